@@ -1,0 +1,42 @@
+"""Sparsewire: the sum of many workers' mostly-zero vectors, at the cost of its non-zeros.
+
+>>> import numpy as np, sparsewire as sw
+>>> comm = sw.init()
+>>> comm.allreduce(np.array([0.0, 3.0], dtype="float32"))
+array([0., 3.], dtype=float32)
+"""
+
+from importlib.metadata import version as _version
+
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.communicator import Communicator, Last
+from sparsewire.errors import (
+    CallMismatchError,
+    CollectiveTimeout,
+    InputError,
+    MissingExtraError,
+    PeerLostError,
+    SparsewireError,
+    TransportError,
+    WireError,
+)
+from sparsewire.start import init
+from sparsewire.vector import SparseVector
+
+__all__ = [
+    "ALGORITHMS",
+    "CallMismatchError",
+    "CollectiveTimeout",
+    "Communicator",
+    "InputError",
+    "Last",
+    "MissingExtraError",
+    "PeerLostError",
+    "SparseVector",
+    "SparsewireError",
+    "TransportError",
+    "WireError",
+    "init",
+]
+
+__version__ = _version("sparsewire")

@@ -1,0 +1,86 @@
+"""Patterns that several algorithms share: who talks to whom, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from sparsewire.model import Round
+from sparsewire.steps import Recv, Send, Steps
+from sparsewire.vector import SparseVector
+
+__all__ = ["allgather", "allgather_rounds", "doublings", "folded", "folded_rounds", "in_rank_order", "others"]
+
+T = TypeVar("T")
+
+
+def others(rank: int, size: int) -> list[int]:
+    """rank+1, rank+2, ...: when all ranks go through theirs together, no two write to one peer at once.
+
+    >>> others(2, 4)
+    [3, 0, 1]
+    """
+    return [(rank + step) % size for step in range(1, size)]
+
+
+def doublings(size: int) -> Iterator[int]:
+    """1, 2, 4, ... below ``size``."""
+    distance = 1
+    while distance < size:
+        yield distance
+        distance *= 2
+
+
+def allgather(rank: int, size: int, piece: SparseVector) -> Steps[list[SparseVector]]:
+    """Everybody's piece, in rank order, after one round in which each tells all.
+
+    A tree would need fewer messages, and forward each piece log2(size) times: on every link of these
+    sizes the extra copies and the waiting between rounds cost more (see docs/design.md).
+    """
+    peers = others(rank, size)
+    received = yield [Send(peer, piece) for peer in peers] + [Recv(peer) for peer in peers]
+    return in_rank_order(rank, size, piece, received)
+
+
+def allgather_rounds(size: int, frame_bytes: int) -> list[Round]:
+    return [Round(size - 1, (size - 1) * frame_bytes)] if size > 1 else []
+
+
+def in_rank_order(rank: int, size: int, mine: T, from_others: list[T]) -> list[T]:
+    """What ``others(rank, size)`` sent, and mine, as a list by rank."""
+    by_rank = dict(zip(others(rank, size), from_others, strict=True)) | {rank: mine}
+    return [by_rank[r] for r in range(size)]
+
+
+def folded(
+    rank: int,
+    size: int,
+    vec: SparseVector,
+    core: Callable[[int, list[int], SparseVector], Steps[SparseVector]],
+    add: Callable[[list[SparseVector]], SparseVector],
+) -> Steps[SparseVector]:
+    """Run ``core`` on a power of two of the ranks, for any ``size``.
+
+    Of the first 2 * surplus ranks, each even one hands its vector to its odd neighbour, which adds it to
+    its own, sits out, and is given the result.  ``core(position, ranks, vec)`` runs on the rest.
+    """
+    surplus = size - (1 << (size.bit_length() - 1))
+    ranks = [2 * pair + 1 for pair in range(surplus)] + list(range(2 * surplus, size))
+    if rank not in ranks:
+        received = yield [Send(rank + 1, vec), Recv(rank + 1)]
+        result: SparseVector = received[0]
+        return result
+    if rank < 2 * surplus:
+        [theirs] = yield [Recv(rank - 1)]
+        vec = add([theirs, vec])
+    result = yield from core(ranks.index(rank), ranks, vec)
+    if rank < 2 * surplus:
+        yield [Send(rank - 1, result)]
+    return result
+
+
+def folded_rounds(size: int, core: list[Round], frame_bytes: int, result_bytes: int) -> list[Round]:
+    """The rounds of a rank that takes a neighbour in, which is the busiest."""
+    if size & (size - 1) == 0:
+        return core
+    return [Round(0, 0, frame_bytes), *core, Round(1, result_bytes)]

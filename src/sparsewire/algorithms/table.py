@@ -1,0 +1,40 @@
+"""Every allreduce there is: the table that tests, documentation, command line and benchmark go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparsewire.algorithms import (
+    allgather_sum,
+    dense_halving_doubling,
+    dense_ring,
+    recursive_doubling,
+    split_allgather,
+)
+from sparsewire.model import Cost, Network, Shape
+from sparsewire.steps import Steps
+from sparsewire.vector import SparseVector
+
+__all__ = ["ALGORITHMS", "Algorithm"]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A row of the table."""
+
+    run: Callable[[int, int, SparseVector], Steps[SparseVector]]
+    cost: Callable[[Network, Shape], Cost]
+    exact: bool = True  # the sum of everything, as opposed to its largest entries
+    dense: bool = False  # does not look at zeros: a baseline
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "dense_ring": Algorithm(dense_ring.dense_ring, dense_ring.cost, dense=True),
+    "dense_halving_doubling": Algorithm(
+        dense_halving_doubling.dense_halving_doubling, dense_halving_doubling.cost, dense=True
+    ),
+    "recursive_doubling": Algorithm(recursive_doubling.recursive_doubling, recursive_doubling.cost),
+    "split_allgather": Algorithm(split_allgather.split_allgather, split_allgather.cost),
+    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost),
+}

@@ -1,0 +1,47 @@
+"""Broadcast and reduce along a binomial tree, and the dissemination barrier.
+
+Each takes ceil(log2 P) rounds.  The tree is laid over ranks counted from the root, so that a parent has
+the lower numbers of its subtree: sums are formed in that order, and the same inputs give the same bits.
+
+Described in: Thakur, Rabenseifner and Gropp, IJHPCA 2005; Hensgen, Finkel and Manber, IJPP 1988.
+"""
+
+from __future__ import annotations
+
+from sparsewire.algorithms._patterns import doublings
+from sparsewire.steps import Recv, Send, Steps
+from sparsewire.vector import SparseVector, merge_sum
+
+__all__ = ["barrier", "broadcast", "reduce"]
+
+
+def broadcast(rank: int, size: int, vec: SparseVector | None, root: int) -> Steps[SparseVector]:
+    """The root's vector, on every rank."""
+    place = (rank - root) % size  # 0 is the root
+    for distance in doublings(size):
+        if distance <= place < 2 * distance:
+            [vec] = yield [Recv((rank - distance) % size)]
+        elif place < distance and place + distance < size:
+            yield [Send((rank + distance) % size, vec)]
+    assert vec is not None
+    return vec
+
+
+def reduce(rank: int, size: int, vec: SparseVector, root: int) -> Steps[SparseVector | None]:
+    """Everybody's sum at the root, None elsewhere."""
+    place = (rank - root) % size
+    for distance in doublings(size):
+        if place % (2 * distance):
+            yield [Send((rank - distance) % size, vec)]
+            return None
+        if place + distance < size:
+            [theirs] = yield [Recv((rank + distance) % size)]
+            vec = merge_sum([vec, theirs])
+    return vec
+
+
+def barrier(rank: int, size: int) -> Steps[None]:
+    """Returns when every rank has come."""
+    token = SparseVector.empty(0)
+    for distance in doublings(size):
+        yield [Send((rank + distance) % size, token), Recv((rank - distance) % size)]

@@ -1,0 +1,152 @@
+"""numpy, scipy.sparse and torch in and out: the sum comes back as the kind of thing that went in.
+
+scipy and torch are not imported here unless one of their objects shows up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sparsewire.errors import InputError
+from sparsewire.vector import Array, SparseVector, value_dtype
+
+__all__ = ["Restore", "from_any"]
+
+Restore: TypeAlias = Callable[[SparseVector], Any]
+
+
+def from_any(x: Any) -> tuple[SparseVector, Restore]:
+    """``x`` as a vector, and the function that makes a vector into the kind of thing that ``x`` is.
+
+    >>> vector, restore = from_any(np.array([[0.0, 1.0], [2.0, 0.0]]))
+    >>> vector, restore(vector)
+    (SparseVector(length=4, dense, float64), array([[0., 1.],
+           [2., 0.]]))
+    """
+    if isinstance(x, SparseVector):
+        return x, lambda vector: vector
+    if isinstance(x, np.ndarray):
+        return SparseVector.from_dense(x.reshape(-1)), _to_numpy(x)
+    if isinstance(x, tuple) and len(x) == 3:
+        return SparseVector(*x), lambda vector: vector
+    package = type(x).__module__.partition(".")[0]
+    if package == "scipy":
+        return _from_scipy(x)
+    if package == "torch" or any(c.__module__ == "torch" for c in type(x).__mro__):
+        return _from_torch(x)
+    raise InputError(
+        f"{type(x).__name__} cannot be summed; give a numpy array, a torch tensor, a scipy.sparse matrix, "
+        "a SparseVector or a tuple (length, indices, values)"
+    )
+
+
+def _to_numpy(x: Array) -> Restore:
+    def restore(vector: SparseVector) -> Array:
+        dense = vector.to_dense()
+        if np.may_share_memory(dense, x) or not dense.flags.writeable:
+            dense = dense.copy()
+        return dense.reshape(x.shape) if dense.size == x.size else dense
+
+    return restore
+
+
+def _from_scipy(x: Any) -> tuple[SparseVector, Restore]:
+    """Any scipy.sparse shape, row by row; like scipy itself, duplicates are added up."""
+    import scipy.sparse as sp
+
+    if not sp.issparse(x):
+        raise InputError(f"{type(x).__name__} is not a scipy.sparse matrix or array")
+    coo = x.tocoo(copy=True)
+    coo.sum_duplicates()
+    flat = np.ravel_multi_index(coo.coords, coo.shape) if coo.nnz else np.empty(0, np.int64)
+    order = np.argsort(flat, kind="stable")
+    vector = SparseVector(int(np.prod(coo.shape)), flat[order], coo.data[order])
+
+    def restore(result: SparseVector) -> Any:
+        entries = result.as_sparse()
+        shape = (
+            coo.shape
+            if result.length == vector.length
+            else (result.length,)
+            if coo.ndim == 1
+            else (1, result.length)
+        )
+        assert entries.indices is not None
+        coords = np.unravel_index(entries.indices.astype(np.int64), shape)
+        kind = sp.coo_array if isinstance(x, sp.sparray) else sp.coo_matrix
+        return kind((entries.values.copy(), coords), shape=shape).asformat(x.format)
+
+    return vector, restore
+
+
+def _from_torch(x: Any) -> tuple[SparseVector, Restore]:
+    import torch
+
+    if x.layout == torch.sparse_coo:
+        return _from_torch_coo(x)
+    if x.layout != torch.strided:
+        raise InputError(f"a tensor of layout {x.layout} cannot be summed; use strided or sparse_coo")
+    array = _tensor_to_numpy(x.detach().reshape(-1))
+
+    def restore(result: SparseVector) -> Any:
+        dense = result.to_dense()
+        if np.may_share_memory(dense, array) or not dense.flags.writeable:
+            dense = dense.copy()
+        tensor = _numpy_to_tensor(dense).to(x.device)
+        return tensor.reshape(x.shape) if tensor.numel() == x.numel() else tensor
+
+    return SparseVector.from_dense(array), restore
+
+
+def _from_torch_coo(x: Any) -> tuple[SparseVector, Restore]:
+    """Any sparse and dense dimensions, row by row; like torch itself, duplicates are added up.
+
+    A hybrid tensor such as an embedding's gradient has whole rows for entries: they become their elements.
+    """
+    import torch
+
+    coalesced = x.detach().coalesce()
+    sparse_shape, row_shape = x.shape[: x.sparse_dim()], x.shape[x.sparse_dim() :]
+    row = int(np.prod(row_shape, dtype=np.int64))
+    where = coalesced.indices().cpu().numpy()
+    rows = np.ravel_multi_index(tuple(where), tuple(sparse_shape)) if where.size else np.empty(0, np.int64)
+    flat = (rows[:, None] * row + np.arange(row)).reshape(-1)
+    values = _tensor_to_numpy(coalesced.values().reshape(-1))
+    vector = SparseVector(x.numel(), flat, values)
+
+    def restore(result: SparseVector) -> Any:
+        entries = result.as_sparse()
+        assert entries.indices is not None
+        if result.length != x.numel():
+            places, kept = entries.indices.astype(np.int64)[None], _numpy_to_tensor(entries.values.copy())
+            return torch.sparse_coo_tensor(torch.from_numpy(places), kept, (result.length,), device=x.device)
+        touched, slot = np.unique(entries.indices.astype(np.int64) // row, return_inverse=True)
+        filled = np.zeros((len(touched), row), entries.dtype)
+        filled[slot, entries.indices % row] = entries.values
+        places = np.array(np.unravel_index(touched, tuple(sparse_shape))).reshape(len(sparse_shape), -1)
+        kept = _numpy_to_tensor(filled.reshape(-1)).reshape(len(touched), *row_shape)
+        return torch.sparse_coo_tensor(
+            torch.from_numpy(places), kept, x.shape, device=x.device, is_coalesced=True
+        )
+
+    return vector, restore
+
+
+def _tensor_to_numpy(tensor: Any) -> Array:
+    import torch
+
+    tensor = tensor.cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:  # numpy has no such type: the same 16 bits under another name
+        return np.asarray(tensor.view(torch.int16).numpy()).view(value_dtype("bfloat16"))
+    return np.asarray(tensor.numpy())
+
+
+def _numpy_to_tensor(array: Array) -> Any:
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,1 @@
+"""Drivers run scripts: the only place with I/O."""

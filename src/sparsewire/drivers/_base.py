@@ -1,0 +1,163 @@
+"""What every driver shares: a script in progress, and what it cost.
+
+``Execution`` knows the contract of ``yield`` and no I/O; a driver moves the messages and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from sparsewire.errors import SparsewireError
+from sparsewire.steps import Recv, RecvAny, Send, Steps
+from sparsewire.wire import Call
+
+__all__ = [
+    "DeadlockError",
+    "Driver",
+    "Execution",
+    "Traffic",
+    "UnreadMessageError",
+    "check_finished",
+    "check_peer",
+]
+
+T = TypeVar("T")
+
+
+@dataclass
+class Traffic:
+    """What one rank moved during a collective; bytes are whole frames, headers included."""
+
+    rounds: int = 0
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+
+
+class DeadlockError(SparsewireError):
+    """Ranks wait for messages that nobody sends."""
+
+
+class UnreadMessageError(SparsewireError):
+    """A script ended while messages for it were on their way."""
+
+
+class Driver(Protocol):
+    """Runs scripts for one rank.  All ranks call in the same order."""
+
+    rank: int
+    size: int
+
+    def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
+        """Run one collective to its end; an error is raised on every rank."""
+
+    def refuse(self, error: SparsewireError) -> None:
+        """Spend one collective on telling everybody that this rank cannot take part, and why."""
+
+    def close(self) -> None:
+        """Let go of every resource; may be called twice."""
+
+
+class Execution(Generic[T]):
+    """One rank's script in progress.
+
+    ``advance`` resumes the script as far as it goes and gives the sends to start; the driver reports
+    back with ``sent`` and ``deliver``.
+
+    >>> def ask(): return (yield [Send(1, "question"), Recv(1)])
+    >>> execution = Execution(ask())
+    >>> execution.advance()
+    [Send(peer=1, payload='question')]
+    >>> execution.sent(); execution.deliver(1, "answer"); execution.advance()
+    []
+    >>> execution.result
+    ['answer']
+    """
+
+    def __init__(self, script: Steps[T]) -> None:
+        self.done = False
+        self.result: T
+        self.rounds = 0
+        self._script = script
+        self._inbox: list[tuple[int, Any]] = []  # arrived and not asked for yet, in order of arrival
+        self._open: list[tuple[int, Recv | RecvAny]] = []  # receives of this round still unanswered
+        self._received: list[Any] = []
+        self._sending = 0
+        self._started = False
+
+    @property
+    def waiting_for(self) -> set[int] | None:
+        """The ranks whose messages this round still needs; None means anybody's."""
+        if any(isinstance(step, RecvAny) for _, step in self._open):
+            return None
+        return {step.peer for _, step in self._open if isinstance(step, Recv)}
+
+    @property
+    def unread(self) -> list[int]:
+        """Who sent messages that nobody asked for."""
+        return [source for source, _ in self._inbox]
+
+    def deliver(self, source: int, payload: Any) -> None:
+        self._inbox.append((source, payload))
+
+    def sent(self) -> None:
+        self._sending -= 1
+
+    def advance(self) -> list[Send]:
+        """Resume the script while its round is complete; the sends that this started."""
+        sends: list[Send] = []
+        while not self.done and self._round_is_complete():
+            try:
+                steps = self._script.send(self._received) if self._started else next(self._script)
+            except StopIteration as end:
+                self.done, self.result = True, end.value
+                break
+            self._started = True
+            self.rounds += 1
+            started = [step for step in steps if isinstance(step, Send)]
+            receives = [step for step in steps if not isinstance(step, Send)]
+            self._open = list(enumerate(receives))
+            self._received = [None] * len(receives)
+            self._sending += len(started)
+            sends += started
+        return sends
+
+    def _round_is_complete(self) -> bool:
+        still_open = []
+        for slot, step in self._open:
+            match = self._match(step)
+            if match is None:
+                still_open.append((slot, step))
+            else:
+                source, payload = self._inbox.pop(match)
+                self._received[slot] = (source, payload) if isinstance(step, RecvAny) else payload
+        self._open = still_open
+        return not self._open and not self._sending
+
+    def _match(self, step: Recv | RecvAny) -> int | None:
+        for position, (source, _) in enumerate(self._inbox):
+            if isinstance(step, RecvAny) or source == step.peer:
+                return position
+        return None
+
+    def close(self) -> None:
+        self._script.close()
+
+
+def check_peer(peer: int, rank: int, size: int) -> None:
+    if peer == rank or not 0 <= peer < size:
+        raise SparsewireError(
+            f"rank {rank} sends to rank {peer}; there are ranks 0..{size - 1} and no self-sends"
+        )
+
+
+def check_finished(executions: Sequence[Execution[Any]]) -> None:
+    stuck = {rank: e.waiting_for for rank, e in enumerate(executions) if not e.done}
+    if stuck:
+        raise DeadlockError(f"ranks wait for messages that nobody sends (rank: awaited): {stuck}")
+    unread = {rank: e.unread for rank, e in enumerate(executions) if e.unread}
+    if unread:
+        raise UnreadMessageError(f"scripts ended with messages unread (rank: from): {unread}")

@@ -1,0 +1,91 @@
+"""All ranks in one process: the driver for tests, and for a process that is alone.
+
+Messages are delivered one at a time in an order drawn from a seed, so every interleaving that a network
+could produce can be produced here, and produced again.  A script that waits for a message that nobody
+will send, or leaves one unread, is an error with the ranks named.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from sparsewire import wire
+from sparsewire.drivers._base import Execution, Traffic, check_finished, check_peer
+from sparsewire.errors import SparsewireError
+from sparsewire.steps import Steps
+from sparsewire.vector import Array, SparseVector
+
+__all__ = ["LocalDriver", "run"]
+
+T = TypeVar("T")
+
+
+def run(scripts: Sequence[Steps[T]], seed: int = 0) -> tuple[list[T], list[Traffic]]:
+    """Every rank's result and traffic; ``scripts[r]`` is what rank r runs."""
+    chance = random.Random(seed)
+    executions = [Execution(script) for script in scripts]
+    traffic = [Traffic() for _ in scripts]
+    queues: dict[tuple[int, int], list[Any]] = {}  # (source, target) -> messages, in the order sent
+
+    def progress(rank: int) -> None:
+        while sends := executions[rank].advance():
+            for send in sends:
+                check_peer(send.peer, rank, len(scripts))
+                queues.setdefault((rank, send.peer), []).append(_frozen(send.payload))
+                traffic[rank].messages_sent += 1
+                traffic[rank].bytes_sent += wire.size(send.payload)
+                executions[rank].sent()
+
+    for rank in chance.sample(range(len(scripts)), len(scripts)):
+        progress(rank)
+    while queues:
+        source, target = pair = chance.choice(list(queues))
+        payload = queues[pair].pop(0)
+        if not queues[pair]:
+            del queues[pair]
+        traffic[target].messages_received += 1
+        traffic[target].bytes_received += wire.size(payload)
+        executions[target].deliver(source, payload)
+        progress(target)
+
+    for rank, execution in enumerate(executions):
+        traffic[rank].rounds = execution.rounds
+    check_finished(executions)
+    return [execution.result for execution in executions], traffic
+
+
+def _frozen(payload: Any) -> Any:
+    """The payload as read-only views: a receiver that writes to it is caught."""
+    if isinstance(payload, list):
+        return [_frozen(piece) for piece in payload]
+    if not isinstance(payload, SparseVector):
+        return payload
+    indices = None if payload.indices is None else _read_only(payload.indices)
+    return SparseVector.piece(
+        payload.length, payload.start, payload.stop, indices, _read_only(payload.values)
+    )
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class LocalDriver:
+    """A communicator of one rank."""
+
+    rank = 0
+    size = 1
+
+    def run(self, script: Steps[T], call: wire.Call, timeout: float) -> tuple[T, Traffic]:
+        [result], [traffic] = run([script])
+        return result, traffic
+
+    def refuse(self, error: SparsewireError) -> None:
+        """Nobody else is there to be told."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,347 @@
+"""The loops that decide the speed, in the best version this machine runs.
+
+    accumulate_select   residual += gradient; take out what is above a threshold       one pass
+    select              the entries above a threshold; dense_to_sparse: the non-zeros
+    threshold_for_k     the threshold that selects exactly k entries
+    merge_sum           sum of sorted runs, added in run order
+    scatter_add         add (scatter: store) entries into a dense range
+    split_at            where index ranges begin in a run
+    first_invalid       first index out of order or out of range
+    checksum            64-bit Fletcher sums in eight lanes
+
+Arrays are one-dimensional and contiguous; nothing is ever copied silently, so a strided array or another
+dtype is a TypeError.  Indices are uint32 or uint64; values float32, float64, float16, bfloat16 (of ml_dtypes),
+int32 or int64.  Integers wrap around.  Half types are added in float32 and rounded once.
+
+Versions are named "reference" (numpy), "scalar", "avx2" and "avx512"; all return the same bits, except for
+the payload of a NaN.  SPARSEWIRE_ISA forces one at import.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire.kernels import magnitude, reference
+
+__all__ = [
+    "accumulate_select",
+    "active_isa",
+    "available_isas",
+    "checksum",
+    "dense_to_sparse",
+    "first_invalid",
+    "merge_sum",
+    "scatter",
+    "scatter_add",
+    "select",
+    "split_at",
+    "threshold_for_k",
+    "use_isa",
+]
+
+Indices = npt.NDArray[Any]
+Values = npt.NDArray[Any]
+Entries = tuple[Indices, Values]
+
+_INDEX_DTYPES = (np.dtype(np.uint32), np.dtype(np.uint64))
+# bfloat16 joins when the first such array shows up, so that ml_dtypes is not imported for nothing.
+_VALUE_DTYPES = {np.dtype(t) for t in (np.float32, np.float64, np.float16, np.int32, np.int64)}
+
+
+def accumulate_select(
+    residual: Values,
+    gradient: Values,
+    threshold: SupportsFloat | SupportsIndex,
+    ties: int = 0,
+    *,
+    index_dtype: npt.DTypeLike = np.uint32,
+) -> Entries:
+    """Add the gradient to the residual and move the large entries out of it, in one pass.
+
+    Moved are the entries whose magnitude exceeds the threshold, and the first `ties` whose magnitude equals
+    it, in index order; the residual is zero where they were.  What was moved plus what stays is residual +
+    gradient, to the bit.
+
+    >>> residual = np.array([0.5, 0, -2, 0], np.float32)
+    >>> accumulate_select(residual, np.array([1, 0, -1, 0.5], np.float32), 1)
+    (array([0, 2], dtype=uint32), array([ 1.5, -3. ], dtype=float32))
+    >>> residual
+    array([0. , 0. , 0. , 0.5], dtype=float32)
+    """
+    _check_values(residual, "residual")
+    _check_values(gradient, "gradient")
+    _check_pair(residual, gradient, "residual", "gradient")
+    _check_writeable(residual, "residual")
+    dtype = _index_dtype(index_dtype, len(residual))
+    bits, ties = magnitude.to_bits(threshold, ties, residual.dtype)
+    entries: Entries = _kernels.accumulate_select(residual, gradient, bits, ties, dtype)
+    return entries
+
+
+def select(
+    x: Values,
+    threshold: SupportsFloat | SupportsIndex,
+    ties: int = 0,
+    *,
+    offset: int = 0,
+    index_dtype: npt.DTypeLike = np.uint32,
+) -> Entries:
+    """The entries of x whose magnitude exceeds the threshold, and the first `ties` that equal it.
+
+    An entry's index is its position plus `offset`.
+
+    >>> select(np.array([1, -3, 2, 2], np.float32), 2, ties=1, offset=10)
+    (array([11, 12], dtype=uint32), array([-3.,  2.], dtype=float32))
+    """
+    _check_values(x, "x")
+    dtype = _index_dtype(index_dtype, _not_negative(offset, "offset") + len(x))
+    bits, ties = magnitude.to_bits(threshold, ties, x.dtype)
+    entries: Entries = _kernels.select(x, bits, ties, offset, dtype)
+    return entries
+
+
+def dense_to_sparse(x: Values, *, offset: int = 0, index_dtype: npt.DTypeLike = np.uint32) -> Entries:
+    """The entries of x that are not zero; -0.0 is zero, denormals and NaN are not.
+
+    >>> dense_to_sparse(np.array([0.0, 7.0, -0.0, np.nan]))
+    (array([1, 3], dtype=uint32), array([ 7., nan]))
+    """
+    return select(x, 0, offset=offset, index_dtype=index_dtype)
+
+
+def threshold_for_k(x: Values, k: int) -> tuple[float | int, int]:
+    """The threshold and ties with which `select` takes exactly the k largest magnitudes of x.
+
+    The k-th largest magnitude is exact, and among equals the lowest index wins.  All NaN count as equal, and
+    as larger than infinity: when the k-th largest is a NaN the threshold is nan, and the ties are k.
+
+    >>> threshold_for_k(np.array([1, -3, 2, 2], np.float32), 2)
+    (2.0, 1)
+    """
+    _check_values(x, "x")
+    k = operator.index(k)
+    if not 1 <= k <= len(x):
+        raise ValueError(f"k must be between 1 and the number of values: k is {k}, there are {len(x)} values")
+    bits, ties = _kernels.threshold_for_k(x, k)
+    return magnitude.from_bits(bits, x.dtype), ties
+
+
+def merge_sum(runs: Sequence[Entries]) -> Entries:
+    """The sum of runs of entries, each with strictly increasing indices: one entry per index of any run.
+
+    The values of an index are added in the order of the runs.  An explicit zero, or a sum that is zero, keeps
+    its entry.  Always new arrays.
+
+    >>> a = np.array([1, 5], np.uint32), np.array([1.0, 2.0])
+    >>> b = np.array([5, 9], np.uint32), np.array([-2.0, 4.0])
+    >>> merge_sum([a, b])
+    (array([1, 5, 9], dtype=uint32), array([1., 0., 4.]))
+    """
+    if len(runs) == 0:
+        raise ValueError("merge_sum needs at least one run: without one, the dtypes are unknown")
+    first_indices, first_values = runs[0]
+    for indices, values in runs:
+        _check_entries(indices, values)
+        _check_same_dtype(indices, first_indices, "indices of all runs")
+        _check_same_dtype(values, first_values, "values of all runs")
+    if len(runs) == 1:
+        return first_indices.copy(), first_values.copy()
+    entries: Entries = _kernels.merge_sum(runs)
+    return entries
+
+
+def scatter_add(dense: Values, indices: Indices, values: Values, offset: int = 0) -> None:
+    """dense[indices - offset] += values.
+
+    Indices must be strictly increasing (`first_invalid` tells): only the first and the last are compared with
+    the range of `dense`, and it is untouched if one of them lies outside.
+
+    >>> dense = np.ones(3, np.float32)
+    >>> scatter_add(dense, np.array([10, 12], np.uint32), np.array([5, 6], np.float32), offset=10)
+    >>> dense
+    array([6., 1., 7.], dtype=float32)
+    """
+    if _check_scatter(dense, indices, values, offset):
+        _kernels.scatter_add(dense, indices, values, offset)
+
+
+def scatter(dense: Values, indices: Indices, values: Values, offset: int = 0) -> None:
+    """dense[indices - offset] = values.  The same conditions as `scatter_add`.
+
+    >>> dense = np.zeros(3, np.float32)
+    >>> scatter(dense, np.array([0, 2], np.uint32), np.array([5, 6], np.float32))
+    >>> dense
+    array([5., 0., 6.], dtype=float32)
+    """
+    if _check_scatter(dense, indices, values, offset):
+        _kernels.scatter(dense, indices, values, offset)
+
+
+def split_at(indices: Indices, cuts: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """For each cut, the position of the first index that is not below it.
+
+    >>> split_at(np.array([1, 5, 9], np.uint32), [0, 5, 6, 2**40])
+    array([0, 1, 2, 3])
+    """
+    _check_indices(indices, "indices")
+    positions: npt.NDArray[np.int64] = _kernels.split_at(indices, _unsigned_cuts(cuts))
+    return positions
+
+
+def first_invalid(indices: Indices, start: int, stop: int) -> int:
+    """The position of the first index that is not above its predecessor or not in [start, stop); -1 if all are.
+
+    >>> first_invalid(np.array([1, 5, 5], np.uint32), 0, 10)
+    2
+    """
+    _check_indices(indices, "indices")
+    start, stop = _not_negative(start, "start"), _not_negative(stop, "stop")
+    position: int = _kernels.first_invalid(indices, min(start, 2**64 - 1), min(stop, 2**64 - 1))
+    return position
+
+
+def checksum(data: npt.NDArray[Any], seed: int = 0) -> int:
+    """A 64-bit number that changes when the bytes of a contiguous array, their count, or the seed do.
+
+    >>> f"{checksum(np.arange(4, dtype=np.uint32)):016x}"
+    """
+    if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
+        raise TypeError("data must be a contiguous numpy array")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must fit 64 bits, got {seed}")
+    number: int = _kernels.checksum(data.reshape(-1).view(np.uint8), seed)
+    return number
+
+
+def available_isas() -> tuple[str, ...]:
+    """The versions that run on this machine, slowest first."""
+    return _ISAS
+
+
+def active_isa() -> str:
+    """The version that the next call uses."""
+    return _active
+
+
+@contextmanager
+def use_isa(name: str) -> Iterator[None]:
+    """Use another version inside the block, in all threads.
+
+    >>> with use_isa("reference"):
+    ...     active_isa()
+    'reference'
+    """
+    previous = active_isa()
+    _force(name)
+    try:
+        yield
+    finally:
+        _force(previous)
+
+
+def _force(name: str) -> None:
+    global _kernels, _active
+    if name not in _ISAS:
+        raise ValueError(f"no kernels named {name!r} here; there are {', '.join(_ISAS)}")
+    _kernels, _active = reference, name
+
+
+def _check_values(array: Values, name: str) -> None:
+    _check_array(array, name)
+    if array.dtype not in _VALUE_DTYPES:
+        if array.dtype.name != "bfloat16":
+            known = "float32, float64, float16, bfloat16, int32 or int64"
+            raise TypeError(f"{name} must be {known}, not {array.dtype}")
+        _VALUE_DTYPES.add(array.dtype)
+
+
+def _check_indices(array: Indices, name: str) -> None:
+    _check_array(array, name)
+    if array.dtype not in _INDEX_DTYPES:
+        raise TypeError(f"{name} must be uint32 or uint64, not {array.dtype}")
+
+
+def _check_array(array: npt.NDArray[Any], name: str) -> None:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be a numpy array, not {type(array).__name__}")
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise TypeError(
+            f"{name} must be one-dimensional and contiguous: shape {array.shape}, strides {array.strides}"
+        )
+
+
+def _check_entries(indices: Indices, values: Values) -> None:
+    _check_indices(indices, "indices")
+    _check_values(values, "values")
+    if len(indices) != len(values):
+        raise ValueError(f"indices and values differ in length: {len(indices)} and {len(values)}")
+
+
+def _check_pair(a: Values, b: Values, a_name: str, b_name: str) -> None:
+    _check_same_dtype(a, b, f"{a_name} and {b_name}")
+    if len(a) != len(b):
+        raise ValueError(f"{a_name} and {b_name} differ in length: {len(a)} and {len(b)}")
+
+
+def _check_same_dtype(a: npt.NDArray[Any], b: npt.NDArray[Any], names: str) -> None:
+    if a.dtype != b.dtype:
+        raise TypeError(f"the {names} must have one dtype, got {a.dtype} and {b.dtype}")
+
+
+def _check_writeable(array: Values, name: str) -> None:
+    if not array.flags.writeable:
+        raise ValueError(f"{name} is read-only")
+
+
+def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int) -> bool:
+    """True if there is anything to do."""
+    _check_values(dense, "dense")
+    _check_writeable(dense, "dense")
+    _check_entries(indices, values)
+    _check_same_dtype(dense, values, "dense range and values")
+    _not_negative(offset, "offset")
+    if len(indices) == 0:
+        return False
+    first, last, stop = int(indices[0]), int(indices[-1]), offset + len(dense)
+    if not offset <= first <= last < stop:
+        raise ValueError(f"indices {first} to {last} do not lie in the dense range [{offset}, {stop})")
+    return True
+
+
+def _index_dtype(index_dtype: npt.DTypeLike, stop: int) -> np.dtype[Any]:
+    dtype = np.dtype(index_dtype)
+    if dtype not in _INDEX_DTYPES:
+        raise TypeError(f"index_dtype must be uint32 or uint64, not {dtype}")
+    if stop > 2 ** (8 * dtype.itemsize):
+        raise ValueError(f"{dtype} cannot hold indices up to {stop - 1}")
+    return dtype
+
+
+def _not_negative(number: int, name: str) -> int:
+    if operator.index(number) < 0:
+        raise ValueError(f"{name} must not be negative, got {number}")
+    return operator.index(number)
+
+
+def _unsigned_cuts(cuts: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    array = np.asarray(cuts)
+    if array.size == 0:
+        return np.empty(0, np.uint64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"cuts must be a list of integers, not {array.dtype} of shape {array.shape}")
+    if array.min() < 0:
+        raise ValueError(f"cuts must not be negative, got {array.min()}")
+    return array.astype(np.uint64)
+
+
+_ISAS: tuple[str, ...] = ("reference",)
+_kernels: Any
+_active: str
+_force(os.environ.get("SPARSEWIRE_ISA", _ISAS[-1]))

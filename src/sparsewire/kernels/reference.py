@@ -1,0 +1,110 @@
+"""Every kernel in plain numpy: the specification, and what runs where no compiler was at hand.
+
+Arguments were checked by `sparsewire.kernels`; thresholds arrive as magnitude bits (see magnitude.py).
+Half types are added in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire.kernels.magnitude import magnitudes
+
+__all__ = [
+    "accumulate_select",
+    "checksum",
+    "first_invalid",
+    "merge_sum",
+    "scatter",
+    "scatter_add",
+    "select",
+    "split_at",
+    "threshold_for_k",
+]
+
+Indices = npt.NDArray[Any]
+Values = npt.NDArray[Any]
+Entries = tuple[Indices, Values]
+
+# inf - inf and sums that overflow are values like others: the kernels never warn.
+_quiet = np.errstate(over="ignore", invalid="ignore")
+
+
+@_quiet
+def accumulate_select(
+    residual: Values, gradient: Values, bits: int, ties: int, index_dtype: np.dtype[Any]
+) -> Entries:
+    residual[:] = _wide(residual) + _wide(gradient)
+    indices, values = select(residual, bits, ties, 0, index_dtype)
+    residual[indices] = 0
+    return indices, values
+
+
+def select(x: Values, bits: int, ties: int, offset: int, index_dtype: np.dtype[Any]) -> Entries:
+    magnitude = magnitudes(x)
+    chosen = magnitude > bits
+    chosen[np.flatnonzero(magnitude == bits)[:ties]] = True
+    positions = np.flatnonzero(chosen)
+    return positions.astype(index_dtype) + index_dtype.type(offset), x[positions]
+
+
+def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
+    magnitude = magnitudes(x)
+    kth = np.partition(magnitude, len(x) - k)[len(x) - k]
+    return int(kth), k - int(np.count_nonzero(magnitude > kth))
+
+
+@_quiet
+def merge_sum(runs: Sequence[Entries]) -> Entries:
+    indices = np.unique(np.concatenate([run[0] for run in runs]))
+    dtype = runs[0][1].dtype
+    # -0.0 is the neutral element: -0.0 + x is x, the sign of a zero included.
+    total = np.full(len(indices), -0.0).astype(_wide(runs[0][1]).dtype)
+    for run_indices, run_values in runs:
+        total[np.searchsorted(indices, run_indices)] += _wide(run_values)
+    return indices, total.astype(dtype)
+
+
+@_quiet
+def scatter_add(dense: Values, indices: Indices, values: Values, offset: int) -> None:
+    positions = indices - indices.dtype.type(offset)
+    dense[positions] = _wide(dense[positions]) + _wide(values)
+
+
+def scatter(dense: Values, indices: Indices, values: Values, offset: int) -> None:
+    dense[indices - indices.dtype.type(offset)] = values
+
+
+def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    # Not np.searchsorted: it would copy all indices to the common dtype of indices and cuts.
+    return np.array([bisect_left(indices, cut) for cut in cuts], np.int64)
+
+
+def first_invalid(indices: Indices, start: int, stop: int) -> int:
+    bad = (indices < start) | (indices >= stop)
+    bad[1:] |= indices[1:] <= indices[:-1]
+    return int(bad.argmax()) if bad.any() else -1
+
+
+def checksum(data: npt.NDArray[np.uint8], seed: int) -> int:
+    """Eight lanes of Fletcher sums over 64-bit words: per word a += w, b += a, modulo 2^64."""
+    rows = -(-len(data) // 64)
+    words = np.frombuffer(data.tobytes().ljust(64 * rows, b"\0"), "<u8").reshape(rows, 8)
+    a = words.sum(axis=0, dtype=np.uint64)
+    b = (words * np.arange(rows, 0, -1, dtype=np.uint64)[:, None]).sum(axis=0, dtype=np.uint64)
+    folded = seed ^ len(data)
+    for lane_sum in [*a.tolist(), *b.tolist()]:
+        # The odd constant is 2^64 / golden ratio; the shift lets high bits reach the low ones.
+        folded = (folded ^ lane_sum) * 0x9E3779B97F4A7C15 % 2**64
+        folded ^= folded >> 32
+    return folded
+
+
+def _wide(values: Values) -> Values:
+    """The dtype that sums are made in."""
+    return values.astype(np.float32) if values.dtype.itemsize == 2 else values

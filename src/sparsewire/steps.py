@@ -1,0 +1,54 @@
+"""The whole vocabulary between an algorithm and the driver that runs it.
+
+An algorithm is a generator, a *script*.  It yields rounds and receives payloads; it never sees a
+socket, a clock, a thread or a byte.
+
+Contract of ``yield``:
+
+- A yielded list is one round.  All of it is started together; the script resumes when all of it is
+  done, with the payloads of its ``Recv`` and ``RecvAny`` steps in the order listed.
+- Messages from one rank to another arrive in the order sent.  Collectives in flight together are kept
+  apart by the driver, so scripts have no tags.
+- A payload is one piece (a ``SparseVector``) or a list of pieces, and a value: nobody writes to it
+  after a ``Send``.
+- Nobody sends to itself.  With one rank the lists are empty and nothing special happens.
+- Every rank returns the same bits, and the same inputs give the same bits on the next run.
+
+>>> def swap(rank, size, mine):
+...     [theirs] = yield [Send(1 - rank, mine), Recv(1 - rank)]
+...     return theirs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+__all__ = ["Recv", "RecvAny", "Round", "Send", "Steps"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give ``payload`` to ``peer``; done when the payload may be forgotten here."""
+
+    peer: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """The next payload from ``peer``."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecvAny:
+    """The next payload from whoever speaks first, as ``(rank, payload)``."""
+
+
+Round: TypeAlias = Sequence[Send | Recv | RecvAny]
+Steps: TypeAlias = Generator[Round, list[Any], T]

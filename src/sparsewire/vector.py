@@ -1,0 +1,330 @@
+"""SparseVector: a vector, or a range of one, stored as its entries or densely, whichever is smaller.
+
+Words used throughout: an *index* is a position in the vector, an *entry* is (index, value), *length* is
+the dimension, *nnz* the number of stored entries, and a *piece* is the part of a vector that lies in
+[start, stop).  A piece keeps the indices of the whole vector, so pieces concatenate without rewriting.
+
+A vector is a value: nothing here writes to arrays it was given, and neither should you.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire import kernels
+from sparsewire.errors import InputError, MissingExtraError
+
+__all__ = ["VALUE_DTYPES", "Array", "SparseVector", "concat", "even_cuts", "merge_sum", "value_dtype"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+VALUE_DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
+
+
+def value_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of one of ``VALUE_DTYPES``; bfloat16 comes from ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise MissingExtraError.of("ml_dtypes, which has bfloat16,", "torch") from None
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
+
+
+class SparseVector:
+    """A vector of ``length`` whose entries are ``indices`` (strictly increasing) and ``values``.
+
+    >>> v = SparseVector(8, [1, 5], np.array([2.0, -1.0], dtype="float32"))
+    >>> v
+    SparseVector(length=8, nnz=2, float32)
+    >>> v.to_dense()
+    array([ 0.,  2.,  0.,  0.,  0., -1.,  0.,  0.], dtype=float32)
+    """
+
+    __slots__ = ("indices", "length", "start", "stop", "values")
+
+    length: int
+    start: int
+    stop: int
+    indices: Array | None  # None: dense, values[i] belongs to index start + i
+    values: Array
+
+    def __init__(self, length: int, indices: npt.ArrayLike, values: npt.ArrayLike) -> None:
+        length = _checked_length(length)
+        checked = _checked_values(values)
+        self._set(length, 0, length, _checked_indices(indices, length, len(checked)), checked)
+
+    def _set(self, length: int, start: int, stop: int, indices: Array | None, values: Array) -> None:
+        self.length, self.start, self.stop, self.indices, self.values = length, start, stop, indices, values
+
+    @classmethod
+    def piece(cls, length: int, start: int, stop: int, indices: Array | None, values: Array) -> SparseVector:
+        """A part of a vector from arrays that are known to be valid; nothing is checked or copied."""
+        vector = cls.__new__(cls)
+        vector._set(length, start, stop, indices, values)
+        return vector
+
+    @classmethod
+    def from_dense(cls, array: npt.ArrayLike) -> SparseVector:
+        """The same numbers as a dense vector, without a copy where the array is contiguous.
+
+        >>> SparseVector.from_dense(np.arange(3, dtype="int64"))
+        SparseVector(length=3, dense, int64)
+        """
+        values = _checked_values(array)
+        return cls.piece(len(values), 0, len(values), None, values)
+
+    @classmethod
+    def empty(cls, length: int, dtype: npt.DTypeLike = "float32") -> SparseVector:
+        """No entries at all."""
+        return cls.piece(length, 0, length, np.empty(0, index_dtype(length)), np.empty(0, dtype))
+
+    @classmethod
+    def coalesce(cls, length: int, indices: npt.ArrayLike, values: npt.ArrayLike) -> SparseVector:
+        """Sorts unsorted entries and adds up those that share an index, in the order given.
+
+        >>> SparseVector.coalesce(4, [2, 0, 2], np.array([1, 2, 3], dtype="int64")).to_dense()
+        array([2, 0, 4, 0])
+        """
+        checked = _checked_values(values)
+        positions = np.asarray(indices)
+        order = np.argsort(positions, kind="stable")
+        unique, first = np.unique(positions[order], return_index=True)
+        wide = checked[order].astype(_accumulator(checked.dtype), copy=False)
+        sums = np.add.reduceat(wide, first) if len(first) else wide
+        return cls(length, unique, sums.astype(checked.dtype, copy=False))
+
+    @property
+    def is_dense(self) -> bool:
+        return self.indices is None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.values.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries: all of them in a dense vector."""
+        return len(self.values)
+
+    @property
+    def span(self) -> int:
+        """Positions in the range, stored or not."""
+        return self.stop - self.start
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the entries, or of the dense values."""
+        return self.values.nbytes + (0 if self.indices is None else self.indices.nbytes)
+
+    def slice(self, start: int, stop: int) -> SparseVector:
+        """The piece in [start, stop), as views."""
+        return self.split([start, stop])[0]
+
+    def split(self, cuts: Sequence[int]) -> list[SparseVector]:
+        """The pieces between consecutive ``cuts``, as views.
+
+        >>> [p.nnz for p in SparseVector(8, [1, 2, 5], np.ones(3)).split([0, 2, 4, 8])]
+        [1, 1, 1]
+        """
+        if self.indices is None:
+            at = [cut - self.start for cut in cuts]
+        else:
+            at = kernels.split_at(self.indices, cuts).tolist()
+        return [
+            SparseVector.piece(
+                self.length,
+                cuts[i],
+                cuts[i + 1],
+                None if self.indices is None else self.indices[at[i] : at[i + 1]],
+                self.values[at[i] : at[i + 1]],
+            )
+            for i in range(len(cuts) - 1)
+        ]
+
+    def to_dense(self) -> Array:
+        """The range as a plain array; a dense vector's own array, not a copy."""
+        if self.indices is None:
+            return self.values
+        dense = np.zeros(self.span, self.dtype)
+        kernels.scatter(dense, self.indices, self.values, offset=self.start)
+        return dense
+
+    def as_dense(self) -> SparseVector:
+        """The same numbers, stored densely."""
+        if self.is_dense:
+            return self
+        return SparseVector.piece(self.length, self.start, self.stop, None, self.to_dense())
+
+    def as_sparse(self) -> SparseVector:
+        """The same numbers, stored as entries; zeros of a dense vector are not entries."""
+        if not self.is_dense:
+            return self
+        indices, values = kernels.dense_to_sparse(
+            self.values, offset=self.start, index_dtype=index_dtype(self.length)
+        )
+        return SparseVector.piece(self.length, self.start, self.stop, indices, values)
+
+    def smaller(self) -> SparseVector:
+        """The same numbers in the form that takes fewer bytes.
+
+        >>> SparseVector.from_dense(np.array([0, 0, 0, 7], dtype="int32")).smaller()
+        SparseVector(length=4, nnz=1, int32)
+        """
+        if self.is_dense:
+            return self.as_sparse() if _entry_bytes(self) < self.nbytes else self
+        return self.as_dense() if self.nbytes > self.span * self.dtype.itemsize else self
+
+    def detached(self) -> SparseVector:
+        """The piece as a vector of its own: as long as its range, counted from 0."""
+        indices = self.indices
+        if indices is not None:
+            indices = (indices - indices.dtype.type(self.start)).astype(index_dtype(self.span), copy=False)
+        return SparseVector.piece(self.span, 0, self.span, indices, self.values)
+
+    def with_values(self, values: Array) -> SparseVector:
+        """Other values at the same places."""
+        return SparseVector.piece(self.length, self.start, self.stop, self.indices, values)
+
+    def __repr__(self) -> str:
+        where = "" if self.span == self.length else f", range=[{self.start}, {self.stop})"
+        stored = "dense" if self.is_dense else f"nnz={self.nnz}"
+        return f"SparseVector(length={self.length}{where}, {stored}, {self.dtype.name})"
+
+
+def index_dtype(length: int) -> np.dtype[Any]:
+    """u32 as long as every index fits."""
+    return np.dtype(np.uint32 if length <= 2**32 else np.uint64)
+
+
+def even_cuts(length: int, parts: int) -> list[int]:
+    """Bounds of ``parts`` ranges that differ by at most one position.
+
+    >>> even_cuts(10, 4)
+    [0, 3, 6, 8, 10]
+    """
+    size, larger = divmod(length, parts)
+    return [part * size + min(part, larger) for part in range(parts + 1)]
+
+
+def merge_sum(pieces: Sequence[SparseVector]) -> SparseVector:
+    """The sum of pieces of one range, each index added up in the order given; stored as is smaller.
+
+    The sum of the entry counts bounds the result.  Only where that bound says that entries might need
+    more room than the range itself, the sum is formed densely, and it returns to entries if few remain.
+    """
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    room = first.span * first.dtype.itemsize
+    entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
+    if len(entries) == len(pieces) and sum(piece.nbytes for piece in pieces) <= room:
+        indices, values = kernels.merge_sum(entries)
+        return SparseVector.piece(first.length, first.start, first.stop, indices, values)
+    return dense_sum(pieces).smaller()
+
+
+def dense_sum(pieces: Sequence[SparseVector]) -> SparseVector:
+    """The sum of pieces of one range, stored densely; half types are added up in float32."""
+    first = pieces[0]
+    wide = _accumulator(first.dtype)
+    total = first.to_dense().astype(wide, copy=first.is_dense)
+    for piece in pieces[1:]:
+        values = piece.values.astype(wide, copy=False)
+        if piece.indices is None:
+            total += values
+        else:
+            kernels.scatter_add(total, piece.indices, values, offset=piece.start)
+    return SparseVector.piece(
+        first.length, first.start, first.stop, None, total.astype(first.dtype, copy=False)
+    )
+
+
+def concat(pieces: Sequence[SparseVector]) -> SparseVector:
+    """Neighbouring pieces as one, stored as is smaller.
+
+    >>> v = SparseVector(8, [1, 5], np.ones(2))
+    >>> concat(v.split([0, 4, 8])).indices
+    array([1, 5], dtype=uint32)
+    """
+    first, last = pieces[0], pieces[-1]
+    if len(pieces) == 1:
+        return first
+    if any(piece.is_dense for piece in pieces):
+        room = (last.stop - first.start) * first.dtype.itemsize
+        if all(piece.is_dense for piece in pieces) or sum(map(_entry_bytes, pieces)) >= room:
+            dense = np.concatenate([piece.to_dense() for piece in pieces])
+            return SparseVector.piece(first.length, first.start, last.stop, None, dense)
+        pieces = [piece.as_sparse() for piece in pieces]
+    indices = np.concatenate([piece.indices for piece in pieces if piece.indices is not None])
+    values = np.concatenate([piece.values for piece in pieces])
+    return SparseVector.piece(first.length, first.start, last.stop, indices, values)
+
+
+def _entry_bytes(piece: SparseVector) -> int:
+    """Bytes of the piece if it were stored as entries."""
+    nnz = int(np.count_nonzero(piece.values)) if piece.is_dense else piece.nnz
+    return nnz * (index_dtype(piece.length).itemsize + piece.dtype.itemsize)
+
+
+def _accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def _checked_length(length: int) -> int:
+    if not isinstance(length, int | np.integer) or isinstance(length, bool) or not 0 <= length < 2**63:
+        raise InputError(f"length is {length!r}; it must be an integer of 0 or more")
+    return int(length)
+
+
+def _checked_values(values: npt.ArrayLike) -> Array:
+    array = np.asarray(values)
+    if array.dtype.name not in VALUE_DTYPES:
+        raise InputError(f"values have dtype {array.dtype}; supported are {', '.join(VALUE_DTYPES)}")
+    if array.ndim != 1:
+        raise InputError(f"values have shape {array.shape}; a vector has one dimension: use .ravel()")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return np.ascontiguousarray(array)
+
+
+def _checked_indices(indices: npt.ArrayLike, length: int, nnz: int) -> Array:
+    array = np.asarray(indices)
+    if array.size == 0 and array.dtype.kind == "f":  # np.asarray([]) is float64
+        array = array.astype(np.uint32)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise InputError(
+            f"indices have dtype {array.dtype} and shape {array.shape}; they must be integers in one row"
+        )
+    if len(array) != nnz:
+        raise InputError(f"there are {len(array)} indices but {nnz} values; each entry needs both")
+    if nnz > length:
+        raise InputError(f"there are {nnz} entries in a vector of length {length}; at most {length} fit")
+    if array.dtype.kind == "i" and nnz and array.min() < 0:
+        _refuse(array, int(np.argmax(array < 0)), length)
+    wanted = index_dtype(length)
+    if array.dtype.itemsize > wanted.itemsize and nnz and array.max() >= length:
+        _refuse(array, int(np.argmax(array >= length)), length)  # before the cast to u32 could hide it
+    array = np.ascontiguousarray(array, dtype=wanted)
+    position = kernels.first_invalid(array, 0, length)
+    if position >= 0:
+        _refuse(array, position, length)
+    return array
+
+
+def _refuse(indices: Array, position: int, length: int) -> None:
+    here, before = int(indices[position]), int(indices[position - 1])
+    if not 0 <= here < length:
+        raise InputError(f"indices[{position}] is {here}, outside a vector of length {length}")
+    what = "repeats" if here == before else "comes after the larger"
+    raise InputError(
+        f"indices[{position}] is {here}, which {what} indices[{position - 1}] = {before}; "
+        "indices must strictly increase: SparseVector.coalesce(length, indices, values) sorts them "
+        "and adds up duplicates"
+    )

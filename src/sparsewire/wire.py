@@ -1,0 +1,311 @@
+"""Pieces as bytes and back: wire format, version 1.
+
+A message is one frame per piece.  A frame is a fixed header, then (little-endian, 8-byte aligned) the
+indices and the values, or the values alone if the piece is dense.  ``docs/wire-format.md`` is the
+byte-by-byte description.
+
+Encoding copies no payload: it gives a list of buffers for a gather write.  Decoding is a generator that
+yields the buffers it wants filled, so a driver can receive straight into the arrays of the result:
+
+>>> import numpy as np
+>>> buffers = encode(SparseVector(8, [1, 5], np.ones(2)), Envelope())
+>>> decode(b"".join(buffers))[1]
+SparseVector(length=8, nnz=2, float64)
+
+Every field is checked before it is used: any bytes decode to a message or raise ``WireError``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from sparsewire import errors, kernels
+from sparsewire.errors import SparsewireError, WireError
+from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, index_dtype, value_dtype
+
+__all__ = ["HEADER_BYTES", "Abort", "Call", "Envelope", "Message", "decode", "encode", "read_message", "size"]
+
+MAGIC = b"SPWR"
+VERSION = 1
+COO, DENSE, ABORT = 1, 2, 3  # formats
+SINGLE, LISTED = 0, 1  # is the payload one piece, or a list of which this is one?
+
+# magic, version, format, dtype, listed | collective number | the call's fingerprint
+# | length, start, stop, nnz | checksum of what follows the header | frames still to come | CRC-32 of the rest
+_HEADER = struct.Struct("<4sBBBB Q 40s QQQQ Q I I")
+_CALL = struct.Struct("<BBBxIQ24s")
+HEADER_BYTES = _HEADER.size
+
+OPERATIONS = (
+    "none",
+    "rendezvous",
+    "allreduce",
+    "allgather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "barrier",
+)
+OPS = ("none", "sum", "avg")
+_DTYPES = ("none", *VALUE_DTYPES)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a rank called.  It travels in every header, so that a disagreement can name both sides."""
+
+    operation: str = "none"
+    algorithm: str = ""
+    op: str = "none"
+    dtype: str = "none"
+    length: int = 0
+    root: int = 0
+
+    def pack(self) -> bytes:
+        codes = OPERATIONS.index(self.operation), OPS.index(self.op), _DTYPES.index(self.dtype)
+        return _CALL.pack(*codes, self.root, self.length, self.algorithm.encode())
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Call:
+        operation, op, dtype, root, length, algorithm = _CALL.unpack(data)
+        try:
+            name = algorithm.rstrip(b"\0").decode("ascii")
+            return cls(OPERATIONS[operation], name, OPS[op], _DTYPES[dtype], length, root)
+        except (IndexError, UnicodeDecodeError):
+            raise WireError(f"not the description of a call: {data!r}") from None
+
+    def __str__(self) -> str:
+        facts = [
+            f"length={self.length:,}" if self.dtype != "none" else "",
+            f"dtype={self.dtype}" if self.dtype != "none" else "",
+            f"algorithm={self.algorithm}" if self.algorithm else "",
+            f"op={self.op}" if self.op != "none" else "",
+            f"root={self.root}" if self.operation in ("broadcast", "reduce") else "",
+        ]
+        return f"{self.operation}({', '.join(filter(None, facts))})"
+
+
+class Envelope(NamedTuple):
+    """Which collective of the communicator a message belongs to, and the packed call that made it."""
+
+    collective: int = 0
+    call: bytes = Call().pack()
+
+
+@dataclass(frozen=True)
+class Abort:
+    """A message that says: this collective failed at my end, and why."""
+
+    error: SparsewireError
+    waiting: tuple[int, ...] = ()  # for a time-out: the ranks its sender was waiting for
+
+    def to_json(self) -> bytes:
+        text = {"error": type(self.error).__name__, "message": str(self.error), "waiting": self.waiting}
+        return json.dumps(text).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Abort:
+        try:
+            fields = json.loads(data)
+            name, message, waiting = str(fields["error"]), str(fields["message"]), tuple(fields["waiting"])
+        except (ValueError, KeyError, TypeError):
+            raise WireError("an abort message that is not readable") from None
+        if name not in errors.__all__ or not all(isinstance(rank, int) for rank in waiting):
+            raise WireError(f"an abort message that names the error {name!r}")
+        return cls(getattr(errors, name)(message), waiting)
+
+
+Payload: TypeAlias = "SparseVector | list[SparseVector] | Abort"
+
+
+class Message(NamedTuple):
+    envelope: Envelope
+    payload: Payload
+
+
+def size(payload: Payload) -> int:
+    """Exactly how many bytes ``encode`` makes of it."""
+    if isinstance(payload, Abort):
+        return HEADER_BYTES + len(payload.to_json())
+    pieces = payload if isinstance(payload, list) else [payload]
+    return sum(HEADER_BYTES + sum(_round_up(part.nbytes, 8) for part in _parts(piece)) for piece in pieces)
+
+
+def encode(payload: Payload, envelope: Envelope) -> list[Any]:
+    """The message as buffers to be written one after the other; the arrays are not copied."""
+    if isinstance(payload, Abort):
+        text = np.frombuffer(payload.to_json(), np.uint8)
+        return [
+            _header(ABORT, 0, SINGLE, envelope, (len(text), 0, len(text), len(text)), [text], 0),
+            text.data,
+        ]
+    pieces = payload if isinstance(payload, list) else [payload]
+    listed = LISTED if isinstance(payload, list) else SINGLE
+    if not pieces:
+        raise ValueError("a list without pieces cannot be sent; send an empty vector instead")
+    buffers: list[Any] = []
+    for following, piece in zip(reversed(range(len(pieces))), pieces, strict=True):
+        buffers += _frame(piece, listed, envelope, following)
+    return buffers
+
+
+def _frame(piece: SparseVector, listed: int, envelope: Envelope, following: int) -> list[Any]:
+    form, parts = (DENSE if piece.is_dense else COO), _parts(piece)
+    shape = (piece.length, piece.start, piece.stop, piece.nnz)
+    header = _header(form, _DTYPES.index(piece.dtype.name), listed, envelope, shape, parts, following)
+    buffers: list[Any] = [header]
+    for part in parts:
+        if part.nbytes:
+            buffers.append(_as_bytes(part).data)
+        if part.nbytes % 8:
+            buffers.append(bytes(-part.nbytes % 8))
+    return buffers
+
+
+def _parts(piece: SparseVector) -> list[Array]:
+    return [piece.values] if piece.indices is None else [piece.indices, piece.values]
+
+
+def _header(
+    form: int,
+    dtype: int,
+    listed: int,
+    envelope: Envelope,
+    shape: tuple[int, int, int, int],
+    parts: list[Array],
+    following: int,
+) -> bytes:
+    checksum = 0
+    for part in parts:
+        checksum = kernels.checksum(_as_bytes(part), checksum)
+    fields = (MAGIC, VERSION, form, dtype, listed, *envelope, *shape, checksum, following)
+    return _HEADER.pack(*fields, _crc(_HEADER.pack(*fields, 0)))
+
+
+def _crc(header: bytes | bytearray) -> int:
+    return zlib.crc32(memoryview(header)[: HEADER_BYTES - 4])
+
+
+def decode(data: bytes) -> Message:
+    """The one message that ``data`` is."""
+    source = memoryview(data)
+    reader = read_message()
+    try:
+        wanted = next(reader)
+        while True:
+            if len(wanted) > len(source):
+                raise WireError(f"the message ends {len(wanted) - len(source)} bytes early")
+            wanted[:], source = source[: len(wanted)], source[len(wanted) :]
+            wanted = next(reader)
+    except StopIteration as end:
+        if len(source):
+            raise WireError(f"{len(source)} bytes follow the message") from None
+        message: Message = end.value
+        return message
+
+
+def read_message(max_bytes: int = 2**62) -> Generator[memoryview, None, Message]:
+    """Yields one buffer after the other to be filled completely; returns the message.
+
+    ``max_bytes`` bounds what a header may make this rank allocate.
+    """
+    pieces: list[Any] = []
+    while True:
+        header = bytearray(HEADER_BYTES)
+        yield memoryview(header)
+        frame = _Header.parse(header)
+        if frame.payload_bytes > max_bytes:
+            raise WireError(f"a frame of {frame.payload_bytes:,} bytes, where at most {max_bytes:,} can come")
+        payload = _allocate(frame.payload_bytes)
+        if len(payload):
+            yield payload.data
+        pieces.append(frame.piece(payload))
+        if not frame.following:
+            return Message(frame.envelope, pieces if frame.listed else pieces[0])
+
+
+class _Header(NamedTuple):
+    form: int
+    dtype: np.dtype[Any]
+    listed: int
+    envelope: Envelope
+    length: int
+    start: int
+    stop: int
+    nnz: int
+    checksum: int
+    following: int
+
+    @classmethod
+    def parse(cls, data: bytearray) -> _Header:
+        magic, version, form, dtype, listed, number, call, *shape, checksum, following, crc = _HEADER.unpack(
+            data
+        )
+        if magic != MAGIC:
+            raise WireError(f"a frame starts with {MAGIC!r}, not with {magic!r}")
+        if version != VERSION:
+            raise WireError(f"wire format version {version}; this library speaks version {VERSION}")
+        if crc != _crc(data):
+            raise WireError("the frame's header is corrupted: its checksum is wrong")
+        length, start, stop, nnz = shape
+        if (
+            form not in (COO, DENSE, ABORT)
+            or dtype >= len(_DTYPES)
+            or listed > 1
+            or (following and not listed)
+        ):
+            raise WireError(f"unknown format {form}, dtype {dtype} or list flag {listed}")
+        if (form == ABORT) != (_DTYPES[dtype] == "none"):
+            raise WireError(f"format {form} cannot have dtype {dtype}")
+        if not start <= stop <= length < 2**63 or nnz > stop - start or (form != COO and nnz != stop - start):
+            raise WireError(f"{nnz} entries in [{start}, {stop}) of {length} in format {form} is impossible")
+        kind = np.dtype(np.uint8) if form == ABORT else value_dtype(_DTYPES[dtype])
+        return cls(form, kind, listed, Envelope(number, call), length, start, stop, nnz, checksum, following)
+
+    @property
+    def index_bytes(self) -> int:
+        return self.nnz * index_dtype(self.length).itemsize if self.form == COO else 0
+
+    @property
+    def payload_bytes(self) -> int:
+        padding = 1 if self.form == ABORT else 8
+        return _round_up(self.index_bytes, 8) + _round_up(self.nnz * self.dtype.itemsize, padding)
+
+    def piece(self, payload: Array) -> SparseVector | Abort:
+        """The piece whose arrays are views of ``payload``."""
+        values_at = _round_up(self.index_bytes, 8)
+        values = payload[values_at : values_at + self.nnz * self.dtype.itemsize].view(self.dtype)
+        indices = None
+        checksum = 0
+        if self.form == COO:
+            indices = payload[: self.index_bytes].view(index_dtype(self.length))
+            checksum = kernels.checksum(_as_bytes(indices), checksum)
+        if kernels.checksum(_as_bytes(values), checksum) != self.checksum:
+            raise WireError("the frame is corrupted: its checksum is wrong")
+        if self.form == ABORT:
+            return Abort.from_json(payload.tobytes())
+        if indices is not None and (bad := kernels.first_invalid(indices, self.start, self.stop)) >= 0:
+            raise WireError(f"index {bad} of the frame is out of order or out of [{self.start}, {self.stop})")
+        return SparseVector.piece(self.length, self.start, self.stop, indices, values)
+
+
+def _allocate(count: int) -> Array:
+    try:
+        return np.empty(count, np.uint8)
+    except (MemoryError, ValueError):
+        raise WireError(f"a frame of {count:,} bytes does not fit into memory") from None
+
+
+def _as_bytes(array: Array) -> Array:
+    return array.view(np.uint8)
+
+
+def _round_up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
