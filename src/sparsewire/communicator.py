@@ -112,7 +112,7 @@ class Communicator:
     def reduce_scatter(self, x: Any, *, timeout: float | None = None) -> Any:
         """This rank's range of everybody's sum, as a vector of its own.
 
-        The ranges are ``even_cuts(length, size)``: they differ by at most one position.
+        The ranges are in rank order and differ by at most one position.
         """
 
         def prepare() -> _Plan[SparseVector]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import secrets
+import socket
+from datetime import timedelta
 
 from sparsewire.communicator import Communicator
 from sparsewire.drivers import tcp
@@ -11,46 +16,80 @@ from sparsewire.errors import InputError
 
 __all__ = ["init"]
 
-_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_JOB = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_inits = itertools.count()
 
 
 def init(*, timeout: float = 300.0) -> Communicator:
     """The communicator of this process's job; a process that is alone is a group of one.
 
-    The job is described by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and SPARSEWIRE_SECRET, which
-    ``sparsewire run`` sets.  ``timeout`` (seconds) holds for joining and is the default of every call.
+    The job is described by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which ``sparsewire run`` and
+    torchrun set, and by SPARSEWIRE_SECRET, which ``sparsewire run`` makes and torchrun's store carries.
+    ``timeout`` (seconds) holds for joining and is the default of every call.
 
     >>> init()
     Communicator(rank=0, size=1)
     """
-    job = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    if "RANK" not in job and "WORLD_SIZE" not in job:
+    if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
+        _refuse_other_launchers()
         return Communicator(LocalDriver(), timeout)
-    rank, size = _integer(job, "RANK"), _integer(job, "WORLD_SIZE")
+    rank, size = _integer("RANK"), _integer("WORLD_SIZE")
     if not 0 <= rank < size:
         raise InputError(f"RANK={rank} and WORLD_SIZE={size}: ranks are 0..WORLD_SIZE-1")
     if size == 1:
         return Communicator(LocalDriver(), timeout)
-    master = _text(job, "MASTER_ADDR"), _integer(job, "MASTER_PORT")
-    secret = os.environ.get("SPARSEWIRE_SECRET", "")
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        master, secret = _from_torchrun(rank, timeout)
+    else:
+        master, secret = (_text("MASTER_ADDR"), _integer("MASTER_PORT")), _secret()
+    return Communicator(tcp.connect(rank, size, master, secret, timeout), timeout)
+
+
+def _from_torchrun(rank: int, timeout: float) -> tuple[tuple[str, int] | socket.socket, str]:
+    """Where rank 0 listens and the job's secret, by way of the store that torchrun keeps at MASTER_PORT."""
+    from torch.distributed import PrefixStore, TCPStore
+
+    limit = timedelta(seconds=timeout)
+    host, port = _text("MASTER_ADDR"), _integer("MASTER_PORT")
+    attempt = f"sparsewire/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_inits)}"
+    store = PrefixStore(attempt, TCPStore(host, port, is_master=False, timeout=limit))
+    if rank == 0:
+        listener, secret = tcp.listen((host, 0)), secrets.token_hex(32)
+        store.set("job", json.dumps([*listener.getsockname()[:2], secret]))
+        return listener, secret
+    master, master_port, secret = json.loads(store.get("job"))
+    return (master, master_port), secret
+
+
+def _secret() -> str:
+    secret = os.environ.get("SPARSEWIRE_SECRET")
     if not secret:
         raise InputError(
             "SPARSEWIRE_SECRET is not set: ranks use it to recognise each other. `sparsewire run` makes one; "
             "with another launcher, give every rank the same random text"
         )
-    return Communicator(tcp.connect(rank, size, master, secret, timeout), timeout)
+    return secret
 
 
-def _text(job: dict[str, str], name: str) -> str:
-    if not job.get(name):
-        raise InputError(
-            f"{name} is not set; a job needs {', '.join(_VARIABLES)}, or none of them for one rank"
-        )
-    return job[name]
+def _refuse_other_launchers() -> None:
+    """Rather than let each of several processes believe that it is alone."""
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"):
+        if os.environ.get(name, "1") != "1":
+            raise InputError(
+                f"{name}={os.environ[name]}: this process was started by mpiexec, which does not set "
+                f"{', '.join(_JOB)}; start it with `sparsewire run -n {os.environ[name]}`, or set them"
+            )
 
 
-def _integer(job: dict[str, str], name: str) -> int:
-    text = _text(job, name)
+def _text(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise InputError(f"{name} is not set; a job needs {', '.join(_JOB)}, or none of them for one rank")
+    return value
+
+
+def _integer(name: str) -> int:
+    text = _text(name)
     try:
         return int(text)
     except ValueError:

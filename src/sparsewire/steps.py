@@ -5,8 +5,9 @@ socket, a clock, a thread or a byte.
 
 Contract of ``yield``:
 
-- A yielded list is one round.  All of it is started together; the script resumes when all of it is
-  done, with the payloads of its ``Recv`` and ``RecvAny`` steps in the order listed.
+- A yielded list is one round.  All of it is started together; the script resumes when its ``Recv`` and
+  ``RecvAny`` steps are answered, with their payloads in the order listed.  Sends go on by themselves,
+  and are complete before the collective ends: a script can compute while they are under way.
 - Messages from one rank to another arrive in the order sent.  Collectives in flight together are kept
   apart by the driver, so scripts have no tags.
 - A payload is one piece (a ``SparseVector``) or a list of pieces, and a value: nobody writes to it
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give ``payload`` to ``peer``; done when the payload may be forgotten here."""
+    """Give ``payload`` to ``peer``."""
 
     peer: int
     payload: Any

@@ -15,10 +15,19 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire import kernels
+from sparsewire import kernels, memory
 from sparsewire.errors import InputError, MissingExtraError
 
-__all__ = ["VALUE_DTYPES", "Array", "SparseVector", "concat", "even_cuts", "merge_sum", "value_dtype"]
+__all__ = [
+    "VALUE_DTYPES",
+    "Array",
+    "SparseVector",
+    "concat",
+    "dense_sum",
+    "index_dtype",
+    "merge_sum",
+    "value_dtype",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -148,6 +157,15 @@ class SparseVector:
             for i in range(len(cuts) - 1)
         ]
 
+    def cut(self, parts: int) -> list[SparseVector]:
+        """The range in ``parts`` that differ by at most one position, as views.
+
+        >>> [(p.start, p.stop) for p in SparseVector.empty(10).cut(4)]
+        [(0, 3), (3, 6), (6, 8), (8, 10)]
+        """
+        size, larger = divmod(self.span, parts)
+        return self.split([self.start + part * size + min(part, larger) for part in range(parts + 1)])
+
     def to_dense(self) -> Array:
         """The range as a plain array; a dense vector's own array, not a copy."""
         if self.indices is None:
@@ -203,16 +221,6 @@ def index_dtype(length: int) -> np.dtype[Any]:
     return np.dtype(np.uint32 if length <= 2**32 else np.uint64)
 
 
-def even_cuts(length: int, parts: int) -> list[int]:
-    """Bounds of ``parts`` ranges that differ by at most one position.
-
-    >>> even_cuts(10, 4)
-    [0, 3, 6, 8, 10]
-    """
-    size, larger = divmod(length, parts)
-    return [part * size + min(part, larger) for part in range(parts + 1)]
-
-
 def merge_sum(pieces: Sequence[SparseVector]) -> SparseVector:
     """The sum of pieces of one range, each index added up in the order given; stored as is smaller.
 
@@ -234,7 +242,8 @@ def dense_sum(pieces: Sequence[SparseVector]) -> SparseVector:
     """The sum of pieces of one range, stored densely; half types are added up in float32."""
     first = pieces[0]
     wide = _accumulator(first.dtype)
-    total = first.to_dense().astype(wide, copy=first.is_dense)
+    total = memory.empty(first.span, wide)
+    total[:] = first.to_dense()
     for piece in pieces[1:]:
         values = piece.values.astype(wide, copy=False)
         if piece.indices is None:
@@ -259,12 +268,16 @@ def concat(pieces: Sequence[SparseVector]) -> SparseVector:
     if any(piece.is_dense for piece in pieces):
         room = (last.stop - first.start) * first.dtype.itemsize
         if all(piece.is_dense for piece in pieces) or sum(map(_entry_bytes, pieces)) >= room:
-            dense = np.concatenate([piece.to_dense() for piece in pieces])
+            dense = _joined([piece.to_dense() for piece in pieces])
             return SparseVector.piece(first.length, first.start, last.stop, None, dense)
         pieces = [piece.as_sparse() for piece in pieces]
-    indices = np.concatenate([piece.indices for piece in pieces if piece.indices is not None])
-    values = np.concatenate([piece.values for piece in pieces])
+    indices = _joined([piece.indices for piece in pieces if piece.indices is not None])
+    values = _joined([piece.values for piece in pieces])
     return SparseVector.piece(first.length, first.start, last.stop, indices, values)
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    return np.concatenate(arrays, out=memory.empty(sum(map(len, arrays)), arrays[0].dtype))
 
 
 def _entry_bytes(piece: SparseVector) -> int:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from sparsewire import errors, kernels
+from sparsewire import errors, kernels, memory
 from sparsewire.errors import SparsewireError, WireError
 from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, index_dtype, value_dtype
 
@@ -298,7 +298,7 @@ class _Header(NamedTuple):
 
 def _allocate(count: int) -> Array:
     try:
-        return np.empty(count, np.uint8)
+        return memory.empty(count, np.uint8)
     except (MemoryError, ValueError):
         raise WireError(f"a frame of {count:,} bytes does not fit into memory") from None
 

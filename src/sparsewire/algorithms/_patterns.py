@@ -9,9 +9,22 @@ from sparsewire.model import Round
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
 
-__all__ = ["allgather", "allgather_rounds", "doublings", "folded", "folded_rounds", "in_rank_order", "others"]
+__all__ = [
+    "SEGMENT_BYTES",
+    "allgather",
+    "allgather_rounds",
+    "doublings",
+    "folded",
+    "folded_rounds",
+    "in_rank_order",
+    "others",
+    "segment_count",
+]
 
 T = TypeVar("T")
+
+# Long enough that Python's 30 us for each message do not matter, short enough to overlap with the next.
+SEGMENT_BYTES = 1 << 20
 
 
 def others(rank: int, size: int) -> list[int]:
@@ -21,6 +34,11 @@ def others(rank: int, size: int) -> list[int]:
     [3, 0, 1]
     """
     return [(rank + step) % size for step in range(1, size)]
+
+
+def segment_count(nbytes: float, segment_bytes: int) -> int:
+    """In how many segments to send so many bytes."""
+    return max(1, round(nbytes) // segment_bytes)
 
 
 def doublings(size: int) -> Iterator[int]:

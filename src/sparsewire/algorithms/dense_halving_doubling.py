@@ -16,7 +16,7 @@ from __future__ import annotations
 from sparsewire.algorithms._patterns import doublings, folded, folded_rounds
 from sparsewire.model import Cost, Network, Round, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, concat, dense_sum, even_cuts
+from sparsewire.vector import SparseVector, concat, dense_sum
 
 __all__ = ["cost", "dense_halving_doubling"]
 
@@ -26,13 +26,10 @@ def dense_halving_doubling(rank: int, size: int, vec: SparseVector) -> Steps[Spa
 
 
 def _halve_and_double(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
-    cuts = even_cuts(vec.length, len(ranks))
     distances = list(doublings(len(ranks)))
     for distance in reversed(distances):
         partner = position ^ distance
-        mine, theirs = position & -distance, partner & -distance  # first of the ranges that each keeps
-        keep = vec.slice(cuts[mine], cuts[mine + distance])
-        give = vec.slice(cuts[theirs], cuts[theirs + distance])
+        keep, give = vec.cut(2) if position < partner else reversed(vec.cut(2))
         [got] = yield [Send(ranks[partner], give), Recv(ranks[partner])]
         vec = dense_sum([keep, got] if position < partner else [got, keep])
     for distance in distances:

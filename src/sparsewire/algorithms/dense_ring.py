@@ -1,36 +1,44 @@
 """The bandwidth-optimal dense ring: the textbook baseline.
 
-    reduce     P-1 rounds: each rank passes a partial sum of one range to its right
-    gather     P-1 rounds: each rank passes a finished range to its right
+    reduce     P-1 steps: take the partial sum of one range from the left, add one's own, pass it to the right
+    gather     P-1 steps: take a finished range from the left, pass it to the right
 
-Per rank: 2(P-1) messages and 2(P-1)/P of the vector, whatever is in it.  Exact; the same bits on every
-rank, because each range is added up once around the ring.
+A range travels in segments, so that one is being added up while the next is on its way.  Per rank: 2(P-1)
+ranges of 1/P of the vector, whatever is in them.  Exact; the same bits on every rank, because each range is
+added up once around the ring.
 
 Described in: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 2009.
 """
 
 from __future__ import annotations
 
+from sparsewire.algorithms._patterns import SEGMENT_BYTES, segment_count
 from sparsewire.model import Cost, Network, Round, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, concat, dense_sum, even_cuts
+from sparsewire.vector import SparseVector, concat, dense_sum
 
 __all__ = ["cost", "dense_ring"]
 
 
-def dense_ring(rank: int, size: int, vec: SparseVector) -> Steps[SparseVector]:
-    pieces = vec.as_dense().split(even_cuts(vec.length, size))
+def dense_ring(
+    rank: int, size: int, vec: SparseVector, segment_bytes: int = SEGMENT_BYTES
+) -> Steps[SparseVector]:
+    count = segment_count(vec.length / size * vec.dtype.itemsize, segment_bytes)
+    pieces = [piece.cut(count) for piece in vec.as_dense().cut(size)]
     left, right = (rank - 1) % size, (rank + 1) % size
-    for step in range(size - 1):
-        given, taken = (rank - step) % size, (rank - step - 1) % size
-        [partial] = yield [Send(right, pieces[given]), Recv(left)]
-        pieces[taken] = dense_sum([partial, pieces[taken]])
-    for step in range(size - 1):
-        given, taken = (rank + 1 - step) % size, (rank - step) % size
-        [pieces[taken]] = yield [Send(right, pieces[given]), Recv(left)]
-    return concat(pieces)
+    last = 2 * (size - 1) - 1
+    sends = [Send(right, segment) for segment in pieces[rank]] if size > 1 else []
+    for step in range(last + 1):
+        taken = pieces[(rank - step - 1) % size]
+        for place, mine in enumerate(taken):
+            [got] = yield [*sends, Recv(left)]
+            taken[place] = dense_sum([got, mine]) if step < size - 1 else got
+            sends = [Send(right, taken[place])] if step < last else []
+    return concat([segment for piece in pieces for segment in piece])
 
 
-def cost(network: Network, shape: Shape) -> Cost:
-    piece = shape.dense_frame_bytes(shape.length / shape.size)
-    return network.cost([Round(1, piece)] * (2 * (shape.size - 1)))
+def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
+    span = shape.length / shape.size
+    count = segment_count(span * shape.value_bytes, segment_bytes)
+    steps = [Round(count, count * shape.dense_frame_bytes(span / count))] * (2 * (shape.size - 1))
+    return network.cost(steps)

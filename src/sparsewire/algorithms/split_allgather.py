@@ -17,7 +17,7 @@ from __future__ import annotations
 from sparsewire.algorithms._patterns import allgather, allgather_rounds, in_rank_order, others
 from sparsewire.model import Cost, Network, Round, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, concat, even_cuts, merge_sum
+from sparsewire.vector import SparseVector, concat, merge_sum
 
 __all__ = ["cost", "split_allgather", "split_reduce"]
 
@@ -29,7 +29,7 @@ def split_allgather(rank: int, size: int, vec: SparseVector) -> Steps[SparseVect
 
 def split_reduce(rank: int, size: int, vec: SparseVector) -> Steps[SparseVector]:
     """The sum of range ``rank``: the first half of split-allgather, and all of a reduce-scatter."""
-    share = vec.split(even_cuts(vec.length, size))
+    share = vec.cut(size)
     peers = others(rank, size)
     incoming = yield [Send(peer, share[peer]) for peer in peers] + [Recv(peer) for peer in peers]
     return merge_sum(in_rank_order(rank, size, share[rank], incoming))

@@ -64,14 +64,14 @@ class Driver(Protocol):
 class Execution(Generic[T]):
     """One rank's script in progress.
 
-    ``advance`` resumes the script as far as it goes and gives the sends to start; the driver reports
-    back with ``sent`` and ``deliver``.
+    ``advance`` resumes the script as far as it goes and gives the sends to start; the driver hands over
+    what arrives with ``deliver``.
 
     >>> def ask(): return (yield [Send(1, "question"), Recv(1)])
     >>> execution = Execution(ask())
     >>> execution.advance()
     [Send(peer=1, payload='question')]
-    >>> execution.sent(); execution.deliver(1, "answer"); execution.advance()
+    >>> execution.deliver(1, "answer"); execution.advance()
     []
     >>> execution.result
     ['answer']
@@ -85,7 +85,6 @@ class Execution(Generic[T]):
         self._inbox: list[tuple[int, Any]] = []  # arrived and not asked for yet, in order of arrival
         self._open: list[tuple[int, Recv | RecvAny]] = []  # receives of this round still unanswered
         self._received: list[Any] = []
-        self._sending = 0
         self._started = False
 
     @property
@@ -103,9 +102,6 @@ class Execution(Generic[T]):
     def deliver(self, source: int, payload: Any) -> None:
         self._inbox.append((source, payload))
 
-    def sent(self) -> None:
-        self._sending -= 1
-
     def advance(self) -> list[Send]:
         """Resume the script while its round is complete; the sends that this started."""
         sends: list[Send] = []
@@ -117,12 +113,10 @@ class Execution(Generic[T]):
                 break
             self._started = True
             self.rounds += 1
-            started = [step for step in steps if isinstance(step, Send)]
+            sends += [step for step in steps if isinstance(step, Send)]
             receives = [step for step in steps if not isinstance(step, Send)]
             self._open = list(enumerate(receives))
             self._received = [None] * len(receives)
-            self._sending += len(started)
-            sends += started
         return sends
 
     def _round_is_complete(self) -> bool:
@@ -135,7 +129,7 @@ class Execution(Generic[T]):
                 source, payload = self._inbox.pop(match)
                 self._received[slot] = (source, payload) if isinstance(step, RecvAny) else payload
         self._open = still_open
-        return not self._open and not self._sending
+        return not self._open
 
     def _match(self, step: Recv | RecvAny) -> int | None:
         for position, (source, _) in enumerate(self._inbox):

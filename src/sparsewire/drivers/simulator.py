@@ -74,7 +74,7 @@ class _World(Generic[T]):
             check_peer(send.peer, rank, len(self.executions))
             self._send(rank, send, now)
         if execution.done:
-            self.finished_at[rank] = now
+            self.finished_at[rank] = max(now, self._sender_free[rank])
 
     def _send(self, rank: int, send: Send, now: float) -> None:
         nbytes = wire.size(send.payload)
@@ -83,13 +83,8 @@ class _World(Generic[T]):
         busy = self._network.seconds(1, nbytes)
         start = max(now, self._sender_free[rank])
         self._sender_free[rank] = start + busy
-        self._at(start + busy, lambda now: self._sent(rank, now))
         first_byte = start + self._network.latency
         self._at(first_byte, lambda now: self._receive(rank, send, nbytes, now))
-
-    def _sent(self, rank: int, now: float) -> None:
-        self.executions[rank].sent()
-        self._progress(rank, now)
 
     def _receive(self, source: int, send: Send, nbytes: int, now: float) -> None:
         busy = self._network.seconds(1, nbytes)

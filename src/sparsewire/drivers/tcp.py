@@ -19,6 +19,7 @@ import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,7 +39,7 @@ from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
 from sparsewire.wire import Abort, Call, Envelope, Message
 
-__all__ = ["TcpDriver", "connect"]
+__all__ = ["TcpDriver", "connect", "listen"]
 
 T = TypeVar("T")
 Address = tuple[str, int]
@@ -50,14 +51,20 @@ MAX_STRANGERS = 256  # unproven connections at once; beyond that the oldest one 
 IOV_MAX = 512  # buffers in one gather write; POSIX systems allow 1024
 
 
-def connect(rank: int, size: int, master: Address, secret: str, timeout: float) -> TcpDriver:
-    """Join the job whose rank 0 listens at ``master``; returns when every rank has come."""
+def connect(
+    rank: int, size: int, master: Address | socket.socket, secret: str, timeout: float
+) -> TcpDriver:
+    """Join the job whose rank 0 listens at ``master``; returns when every rank has come.
+
+    Rank 0 may give the socket that listens already, others give its address.
+    """
     deadline = time.monotonic() + timeout
     if rank == 0:
-        driver = TcpDriver(0, size, _listen(master), secret)
+        driver = TcpDriver(0, size, listen(master) if isinstance(master, tuple) else master, secret)
     else:
+        assert isinstance(master, tuple)
         to_master = _reach(master, deadline)
-        driver = TcpDriver(rank, size, _listen((to_master.getsockname()[0], 0)), secret)
+        driver = TcpDriver(rank, size, listen((to_master.getsockname()[0], 0)), secret)
         driver.adopt(0, to_master)
     try:
         driver.exchange_addresses(max(0.0, deadline - time.monotonic()))
@@ -160,14 +167,11 @@ class TcpDriver:
         while True:
             if self._failure is not None:
                 raise self._failure
-            sends = execution.advance()
-            for send in sends:
-                self._post(send.peer, send.payload, execution.sent)
-            if execution.done:
+            for send in execution.advance():
+                self._post(send.peer, send.payload)
+            if execution.done and not any(link.outgoing for link in self._routes.values()):
                 self._traffic.rounds = execution.rounds
                 return execution.result
-            if sends:
-                continue  # some may be on their way already
             self._check_awaited(execution)
             remaining = deadline - time.monotonic()
             if remaining <= 0 or self._reports:
@@ -211,7 +215,7 @@ class TcpDriver:
         for peer in range(self.size):
             known = peer in self._addresses or peer in self._routes or self._links[peer]
             if peer != self.rank and peer not in self._lost and known:
-                self._post(peer, abort, lambda: None)
+                self._post(peer, abort)
         end = time.monotonic() + FAREWELL_S
         while any(link.outgoing for link in self._routes.values()):
             remaining = end - time.monotonic()
@@ -221,12 +225,12 @@ class TcpDriver:
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _post(self, peer: int, payload: wire.Payload, sent: Callable[[], None]) -> None:
+    def _post(self, peer: int, payload: wire.Payload) -> None:
         buffers = wire.encode(payload, Envelope(self._number, self._call))
         self._traffic.messages_sent += 1
         self._traffic.bytes_sent += wire.size(payload)
         link = self._route(peer)
-        link.outgoing.append((buffers, sent))
+        link.outgoing += buffers
         self._flush(link)
 
     def _arrived(self, source: int, message: Message) -> None:
@@ -396,7 +400,7 @@ class _Link:
         self.dialled: int | None = None  # who it should be, if we dialled
         self.reader: _Reader
         self.wanted = memoryview(b"")
-        self.outgoing: deque[tuple[list[Any], Callable[[], None]]] = deque()
+        self.outgoing: deque[Any] = deque()
         self.watched = False  # is somebody waiting until it takes more bytes?
 
     def send(self) -> bool:
@@ -404,27 +408,22 @@ class _Link:
         if self.peer is None or not self.open:
             return True
         while self.outgoing:
-            buffers, sent = self.outgoing[0]
             try:
-                _consume(buffers, self.sock.sendmsg(buffers[:IOV_MAX]))
+                self._consume(self.sock.sendmsg([*islice(self.outgoing, IOV_MAX)]))
             except BlockingIOError:
                 return False
-            if not buffers:
-                self.outgoing.popleft()
-                sent()
         return True
+
+    def _consume(self, count: int) -> None:
+        """Remove the first ``count`` bytes of what waits."""
+        while self.outgoing and count >= len(self.outgoing[0]):
+            count -= len(self.outgoing.popleft())
+        if count:
+            self.outgoing[0] = memoryview(self.outgoing[0])[count:]
 
     def close(self) -> None:
         self.open = False
         self.sock.close()
-
-
-def _consume(buffers: list[Any], count: int) -> None:
-    """Remove the first ``count`` bytes."""
-    while buffers and count >= len(buffers[0]):
-        count -= len(buffers.pop(0))
-    if count:
-        buffers[0] = memoryview(buffers[0])[count:]
 
 
 def _authenticate(sock: socket.socket, dialogue: handshake.Dialogue) -> Generator[memoryview, None, int]:
@@ -467,7 +466,8 @@ def _from_vector(vector: SparseVector) -> Address:
     return str(host), int(port)
 
 
-def _listen(address: Address) -> socket.socket:
+def listen(address: Address) -> socket.socket:
+    """A socket that listens at this address alone; port 0 is any free one."""
     host, port = address
     try:
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsFloat, SupportsIndex
@@ -210,7 +211,9 @@ def first_invalid(indices: Indices, start: int, stop: int) -> int:
 def checksum(data: npt.NDArray[Any], seed: int = 0) -> int:
     """A 64-bit number that changes when the bytes of a contiguous array, their count, or the seed do.
 
-    >>> f"{checksum(np.arange(4, dtype=np.uint32)):016x}"
+    >>> x = np.arange(4, dtype=np.uint32)
+    >>> checksum(x) == checksum(x, seed=1)
+    False
     """
     if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
         raise TypeError("data must be a contiguous numpy array")
@@ -250,7 +253,12 @@ def _force(name: str) -> None:
     global _kernels, _active
     if name not in _ISAS:
         raise ValueError(f"no kernels named {name!r} here; there are {', '.join(_ISAS)}")
-    _kernels, _active = reference, name
+    if name == "reference":
+        _kernels = reference
+    else:
+        _kernels = compiled
+        _compiled.force_isa(name)
+    _active = name
 
 
 def _check_values(array: Values, name: str) -> None:
@@ -341,7 +349,19 @@ def _unsigned_cuts(cuts: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     return array.astype(np.uint64)
 
 
-_ISAS: tuple[str, ...] = ("reference",)
 _kernels: Any
 _active: str
+_ISAS: tuple[str, ...]
+try:
+    from sparsewire.kernels import _compiled, compiled
+except ImportError as reason:
+    _ISAS = ("reference",)
+    if os.environ.get("SPARSEWIRE_ISA") != "reference":
+        warnings.warn(
+            f"sparsewire was installed without its compiled kernels: sums and selections are slow ({reason})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+else:
+    _ISAS = ("reference", *_compiled.available_isas())
 _force(os.environ.get("SPARSEWIRE_ISA", _ISAS[-1]))

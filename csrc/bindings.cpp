@@ -1,0 +1,222 @@
+// bindings.cpp: Python to kernels.  What would make a kernel touch foreign memory is checked here; what makes a good
+// message is checked in kernels/__init__.py, for all versions alike.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "checksum.h"
+#include "dispatch.h"
+#include "first_invalid.h"
+#include "merge_sum.h"
+#include "scatter.h"
+#include "select.h"
+#include "split_at.h"
+#include "threshold_for_k.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+namespace sw = sparsewire;
+
+namespace {
+
+using In = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Out = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void require(bool ok, const char* message) {
+  if (!ok) throw nb::value_error(message);
+}
+
+template <class T>
+struct Type {
+  using type = T;
+};
+
+constexpr nb::dlpack::dtype float16{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
+
+// Calls visit(Type<I>()) with the index type of the array.
+template <class Visit>
+auto with_index_type(nb::dlpack::dtype dtype, Visit visit) {
+  if (dtype == nb::dtype<std::uint32_t>()) return visit(Type<std::uint32_t>());
+  if (dtype == nb::dtype<std::uint64_t>()) return visit(Type<std::uint64_t>());
+  throw nb::type_error("indices must be uint32 or uint64");
+}
+
+// Calls visit(Type<V>()) with the value type of the array.  No exchange protocol knows bfloat16: it comes as uint16.
+template <class Visit>
+auto with_value_type(nb::dlpack::dtype dtype, Visit visit) {
+  if (dtype == nb::dtype<float>()) return visit(Type<float>());
+  if (dtype == nb::dtype<double>()) return visit(Type<double>());
+  if (dtype == float16) return visit(Type<sw::half>());
+  if (dtype == nb::dtype<std::uint16_t>()) return visit(Type<sw::bfloat16>());
+  if (dtype == nb::dtype<std::int32_t>()) return visit(Type<std::int32_t>());
+  if (dtype == nb::dtype<std::int64_t>()) return visit(Type<std::int64_t>());
+  throw nb::type_error("values must be float32, float64, float16, uint16 (standing for bfloat16), int32 or int64");
+}
+
+template <class Visit>
+auto with_types(nb::dlpack::dtype index_dtype, nb::dlpack::dtype value_dtype, Visit visit) {
+  return with_index_type(index_dtype, [&](auto index) {
+    return with_value_type(value_dtype, [&](auto value) { return visit(index, value); });
+  });
+}
+
+template <class T>
+const T* data(const In& array) {
+  return static_cast<const T*>(array.data());
+}
+
+template <class T>
+T* data(const Out& array) {
+  return static_cast<T*>(array.data());
+}
+
+void require_same_dtype(nb::dlpack::dtype a, nb::dlpack::dtype b) {
+  if (a != b) throw nb::type_error("values of different dtypes");
+}
+
+using Step = std::tuple<std::size_t, std::size_t, std::uint64_t>;  // position, count, ties: as in Progress
+
+// Not called select, which POSIX has.
+Step select_entries(In x, std::uint64_t threshold, std::uint64_t offset, Out indices, Out values, Step step) {
+  const auto [position, count, ties] = step;
+  require_same_dtype(x.dtype(), values.dtype());
+  require(position <= x.size() && count <= indices.size(), "select: position or count is out of range");
+  require(indices.size() == values.size(), "select: room for indices and values differs");
+  return with_types(indices.dtype(), x.dtype(), [&, p = position, c = count, t = ties](auto index, auto value) -> Step {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    const sw::Progress progress =
+        sw::select(data<V>(x), x.size(), static_cast<sw::Magnitude<V>>(threshold), static_cast<I>(offset),
+                   sw::Room<I, V>{data<I>(indices), data<V>(values), indices.size()}, {p, c, t});
+    return {progress.position, progress.count, progress.ties};
+  });
+}
+
+Step accumulate_select(Out residual, In gradient, std::uint64_t threshold, Out indices, Out values, Step step) {
+  const auto [position, count, ties] = step;
+  require_same_dtype(residual.dtype(), gradient.dtype());
+  require_same_dtype(residual.dtype(), values.dtype());
+  require(residual.size() == gradient.size(), "accumulate_select: residual and gradient differ in length");
+  require(position <= residual.size() && count <= indices.size(),
+          "accumulate_select: position or count is out of range");
+  require(indices.size() == values.size(), "accumulate_select: room for indices and values differs");
+  const auto visit = [&, p = position, c = count, t = ties](auto index, auto value) -> Step {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    const sw::Progress progress = sw::accumulate_select(
+        data<V>(residual), data<V>(gradient), residual.size(), static_cast<sw::Magnitude<V>>(threshold),
+        sw::Room<I, V>{data<I>(indices), data<V>(values), indices.size()}, {p, c, t});
+    return {progress.position, progress.count, progress.ties};
+  };
+  return with_types(indices.dtype(), residual.dtype(), visit);
+}
+
+std::tuple<std::uint64_t, std::uint64_t> threshold_for_k(In x, std::size_t k) {
+  require(1 <= k && k <= x.size(), "threshold_for_k: k is out of range");
+  return with_value_type(x.dtype(), [&](auto value) -> std::tuple<std::uint64_t, std::uint64_t> {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    const sw::Threshold found = sw::threshold_for_k(data<V>(x), x.size(), k);
+    return {found.magnitude, found.ties};
+  });
+}
+
+std::size_t merge_sum(std::vector<In> indices, std::vector<In> values, Out out_indices, Out out_values) {
+  require(indices.size() == values.size(), "merge_sum: as many arrays of values as of indices");
+  std::size_t total = 0;
+  for (std::size_t r = 0; r < indices.size(); ++r) {
+    if (indices[r].dtype() != out_indices.dtype()) throw nb::type_error("merge_sum: indices of different dtypes");
+    require_same_dtype(values[r].dtype(), out_values.dtype());
+    require(indices[r].size() == values[r].size(), "merge_sum: indices and values differ in length");
+    total += indices[r].size();
+  }
+  require(out_indices.size() >= total && out_values.size() >= total, "merge_sum: output is too small");
+  return with_types(out_indices.dtype(), out_values.dtype(), [&](auto index, auto value) {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    std::vector<sw::Run<I, V>> runs;
+    for (std::size_t r = 0; r < indices.size(); ++r)
+      runs.push_back({data<I>(indices[r]), data<V>(values[r]), indices[r].size()});
+    return sw::merge_sum(std::move(runs), data<I>(out_indices), data<V>(out_values));
+  });
+}
+
+// Calls kernel(dense, indices, values, n, offset) with typed pointers.
+template <class Kernel>
+void scatter_with(Kernel kernel, const Out& dense, const In& indices, const In& values, std::uint64_t offset) {
+  require_same_dtype(dense.dtype(), values.dtype());
+  require(indices.size() == values.size(), "scatter: indices and values differ in length");
+  with_types(indices.dtype(), values.dtype(), [&](auto index, auto value) {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    const std::size_t n = indices.size();
+    if (n == 0) return;
+    const std::uint64_t first = data<I>(indices)[0], last = data<I>(indices)[n - 1];
+    require(offset <= first && first <= last && last - offset < dense.size(), "scatter: index out of range");
+    nb::gil_scoped_release released;
+    kernel(data<V>(dense), data<I>(indices), data<V>(values), n, static_cast<I>(offset));
+  });
+}
+
+void scatter_add(Out dense, In indices, In values, std::uint64_t offset) {
+  scatter_with([](auto... arguments) { sw::scatter_add(arguments...); }, dense, indices, values, offset);
+}
+
+void scatter(Out dense, In indices, In values, std::uint64_t offset) {
+  scatter_with([](auto... arguments) { sw::scatter(arguments...); }, dense, indices, values, offset);
+}
+
+void split_at(In indices, nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> cuts,
+              nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> positions) {
+  require(positions.size() >= cuts.size(), "split_at: output is too small");
+  with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    nb::gil_scoped_release released;
+    sw::split_at(data<I>(indices), indices.size(), cuts.data(), cuts.size(), positions.data());
+  });
+}
+
+std::int64_t first_invalid(In indices, std::uint64_t start, std::uint64_t stop) {
+  return with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    nb::gil_scoped_release released;
+    return sw::first_invalid(data<I>(indices), indices.size(), start, stop);
+  });
+}
+
+std::uint64_t checksum(nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> bytes,
+                       std::uint64_t seed) {
+  nb::gil_scoped_release released;
+  return sw::checksum(bytes.data(), bytes.size(), seed);
+}
+
+}  // namespace
+
+NB_MODULE(_compiled, m) {
+  m.def("select", &select_entries, "x"_a.noconvert(), "threshold"_a, "offset"_a, "indices"_a.noconvert(),
+        "values"_a.noconvert(), "step"_a);
+  m.def("accumulate_select", &accumulate_select, "residual"_a.noconvert(), "gradient"_a.noconvert(), "threshold"_a,
+        "indices"_a.noconvert(), "values"_a.noconvert(), "step"_a);
+  m.def("threshold_for_k", &threshold_for_k, "x"_a.noconvert(), "k"_a);
+  m.def("merge_sum", &merge_sum, "indices"_a.noconvert(), "values"_a.noconvert(), "out_indices"_a.noconvert(),
+        "out_values"_a.noconvert());
+  m.def("scatter_add", &scatter_add, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(),
+        "offset"_a);
+  m.def("scatter", &scatter, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(), "offset"_a);
+  m.def("split_at", &split_at, "indices"_a.noconvert(), "cuts"_a.noconvert(), "positions"_a.noconvert());
+  m.def("first_invalid", &first_invalid, "indices"_a.noconvert(), "start"_a, "stop"_a);
+  m.def("checksum", &checksum, "data"_a.noconvert(), "seed"_a);
+  m.def("available_isas", &sw::available_isas);
+  m.def("active_isa", &sw::active_isa);
+  m.def("last_isa", &sw::last_isa);
+  m.def("force_isa", &sw::force_isa, "name"_a);
+}

@@ -1,0 +1,91 @@
+#include "first_invalid.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "dispatch.h"
+
+namespace sparsewire {
+namespace {
+
+// Long enough that leaving the loop costs nothing, short enough to be in the cache when looked at again.
+constexpr std::size_t block = 1024;
+
+template <class I>
+[[gnu::always_inline]] inline bool is_invalid(const I* indices, std::size_t j, I first, I last) {
+  return (indices[j] <= indices[j - 1]) | (indices[j] < first) | (indices[j] > last);
+}
+
+// The first block in which something is wrong, or n.  indices[-1] is readable.  Without a branch on the data, so that
+// the compiler vectorises it for whatever target this is inlined into.
+template <class I>
+[[gnu::always_inline]] inline std::size_t first_bad_block(const I* indices, std::size_t n, I first, I last) {
+  for (std::size_t begin = 0; begin < n; begin += block) {
+    const std::size_t size = std::min(block, n - begin);
+    I bad = 0;
+    for (std::size_t j = 0; j < size; ++j) bad |= is_invalid(indices + begin, j, first, last);
+    if (bad) return begin;
+  }
+  return n;
+}
+
+namespace scalar {
+
+template <class I>
+std::size_t search(const I* indices, std::size_t n, I first, I last) {
+  return first_bad_block(indices, n, first, last);
+}
+
+}  // namespace scalar
+
+#ifdef SPARSEWIRE_X86
+
+// ---- avx2, avx512: the same loop; wider registers, and the unsigned comparisons that SSE2 lacks
+
+namespace avx2 {
+
+template <class I>
+SPARSEWIRE_AVX2 std::size_t search(const I* indices, std::size_t n, I first, I last) {
+  return first_bad_block(indices, n, first, last);
+}
+
+}  // namespace avx2
+
+namespace avx512 {
+
+template <class I>
+SPARSEWIRE_AVX512 std::size_t search(const I* indices, std::size_t n, I first, I last) {
+  return first_bad_block(indices, n, first, last);
+}
+
+}  // namespace avx512
+
+template <class I>
+constexpr Version<decltype(scalar::search<I>)> versions[] = {
+    {Isa::scalar, scalar::search<I>}, {Isa::avx2, avx2::search<I>}, {Isa::avx512, avx512::search<I>}};
+
+#else
+
+template <class I>
+constexpr Version<decltype(scalar::search<I>)> versions[] = {{Isa::scalar, scalar::search<I>}};
+
+#endif
+
+}  // namespace
+
+template <class I>
+std::int64_t first_invalid(const I* indices, std::size_t n, std::uint64_t start, std::uint64_t stop) {
+  constexpr std::uint64_t largest = std::numeric_limits<I>::max();
+  if (n == 0) return -1;
+  if (start >= stop || indices[0] < start || indices[0] >= stop) return 0;
+  // indices[0] is in the range, so the range's first index fits I, and so does its last one below.
+  const I first = static_cast<I>(start), last = static_cast<I>(std::min(stop - 1, largest));
+  std::size_t j = 1 + pick(versions<I>)(indices + 1, n - 1, first, last);
+  while (j < n && !is_invalid(indices, j, first, last)) ++j;
+  return j < n ? static_cast<std::int64_t>(j) : -1;
+}
+
+template std::int64_t first_invalid(const std::uint32_t*, std::size_t, std::uint64_t, std::uint64_t);
+template std::int64_t first_invalid(const std::uint64_t*, std::size_t, std::uint64_t, std::uint64_t);
+
+}  // namespace sparsewire

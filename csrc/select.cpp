@@ -1,0 +1,257 @@
+#include "select.h"
+
+#include <algorithm>
+
+#include "dispatch.h"
+#include "magnitude_mask.h"
+
+namespace sparsewire {
+namespace {
+
+// Decides about one magnitude after the other.  Only those from `low` on can be taken: it is the threshold while ties
+// are left and rises above it with the last one, so that a pass without ties makes a single comparison.
+template <class V>
+struct Choice {
+  Magnitude<V> low, threshold;
+  std::uint64_t ties;
+
+  Choice(Magnitude<V> bits, std::uint64_t ties_left)
+      : low(bits), threshold(bits > infinity<V> ? largest_magnitude<V> : bits), ties(ties_left) {
+    if (ties == 0) low = threshold + 1;
+  }
+
+  bool takes(Magnitude<V> magnitude) {
+    if (magnitude < low) return false;
+    if (magnitude <= threshold && --ties == 0) low = threshold + 1;
+    return true;
+  }
+};
+
+// ---- scalar: the specification
+
+namespace scalar {
+
+template <class I, class V>
+Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out, Progress progress) {
+  Choice<V> choice(threshold, progress.ties);
+  auto& [position, count, ties] = progress;
+  for (; position < n; ++position) {
+    if (magnitude(x[position]) < choice.low) continue;
+    if (count == out.capacity) break;
+    if (!choice.takes(magnitude(x[position]))) continue;
+    out.indices[count] = offset + static_cast<I>(position);
+    out.values[count++] = x[position];
+  }
+  ties = choice.ties;
+  return progress;
+}
+
+template <class I, class V>
+Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold, Room<I, V> out,
+                           Progress progress) {
+  Choice<V> choice(threshold, progress.ties);
+  auto& [position, count, ties] = progress;
+  for (; position < n; ++position) {
+    const V sum = narrow<V>(plus(widen(residual[position]), widen(gradient[position])));
+    const bool is_candidate = magnitude(sum) >= choice.low;
+    if (is_candidate && count == out.capacity) break;
+    const bool is_taken = is_candidate && choice.takes(magnitude(sum));
+    residual[position] = is_taken ? V{} : sum;
+    if (!is_taken) continue;
+    out.indices[count] = static_cast<I>(position);
+    out.values[count++] = sum;
+  }
+  ties = choice.ties;
+  return progress;
+}
+
+}  // namespace scalar
+
+#ifdef SPARSEWIRE_X86
+
+// ---- blocks of 64 values: at 1 % density a comparison per value is nearly always "no", so ask for 64 at once.  `Mask`
+// brings the instruction set; what is here gets inlined into a function with that target, for which its loops are then
+// vectorised.  A block in which ties or the capacity matter is left to the scalar version.
+
+template <class V>
+constexpr Magnitude<V> no_limit = static_cast<Magnitude<V>>(~Magnitude<V>{0});
+
+template <class Mask, class I, class V>
+[[gnu::always_inline]] inline bool is_simple(std::uint64_t mask, const V* values, const Choice<V>& choice,
+                                             Room<I, V> out, std::size_t count) {
+  const auto above = static_cast<Magnitude<V>>(choice.threshold + 1);
+  const bool has_no_ties = choice.ties == 0 || Mask::of(values, above, no_limit<V>) == mask;
+  return has_no_ties && out.capacity - count >= mask_width;
+}
+
+// Takes the values that `mask` names, two at a time.  Whether a block has any, or a second one, is a coin toss at 1 %
+// density, and a wrong guess costs more than up to two entries written in vain, which the next block overwrites; so there
+// is a branch only for a third one.  Calls on_taken(j, is_vain) for each; a vain j may have been a real one before.
+template <class I, class V, class OnTaken>
+[[gnu::always_inline]] inline void take(std::uint64_t mask, const V* values, I index, I* out_indices, V* out_values,
+                                        OnTaken on_taken) {
+  do {
+    for (int lane = 0; lane < 2; ++lane, mask &= mask - 1) {
+      const int j = __builtin_ctzll(mask | std::uint64_t{1} << 63);
+      out_indices[lane] = index + static_cast<I>(j);
+      out_values[lane] = values[j];
+      on_taken(j, mask == 0);
+    }
+    out_indices += 2;
+    out_values += 2;
+  } while (mask != 0);
+}
+
+// The value, or zero: by masking, because compilers turn ?: into a branch here.
+template <class V>
+[[gnu::always_inline]] inline V value_if(bool is_kept, V value) {
+  using Bits = Magnitude<V>;
+  return bits_as<V>(static_cast<Bits>(bits_as<Bits>(value) & -static_cast<Bits>(is_kept)));
+}
+
+template <class Mask, class I, class V>
+[[gnu::always_inline]] inline Progress select_blocks(const V* x, std::size_t n, Magnitude<V> threshold, I offset,
+                                                     Room<I, V> out, Progress progress) {
+  Choice<V> choice(threshold, progress.ties);
+  auto [position, count, ties] = progress;
+  for (; n - position >= mask_width; position += mask_width) {
+    const V* const block = x + position;
+    const std::uint64_t mask = Mask::of(block, choice.low, no_limit<V>);
+    if (is_simple<Mask>(mask, block, choice, out, count)) {
+      take(mask, block, offset + static_cast<I>(position), out.indices + count, out.values + count, [](int, bool) {});
+      count += __builtin_popcountll(mask);
+    } else if (mask != 0) {
+      const std::size_t end = position + mask_width;
+      progress = scalar::select(x, end, threshold, offset, out, {position, count, choice.ties});
+      if (progress.position < end) return progress;
+      count = progress.count;
+      choice = Choice<V>(threshold, progress.ties);
+    }
+  }
+  return scalar::select(x, n, threshold, offset, out, {position, count, choice.ties});
+}
+
+template <class Mask, class I, class V>
+[[gnu::always_inline]] inline Progress accumulate_select_blocks(V* residual, const V* gradient, std::size_t n,
+                                                                Magnitude<V> threshold, Room<I, V> out,
+                                                                Progress progress) {
+  Choice<V> choice(threshold, progress.ties);
+  auto [position, count, ties] = progress;
+  V sums[mask_width];  // the residual is not written before it is known that the entries fit
+  for (; n - position >= mask_width; position += mask_width) {
+    V* const block = residual + position;
+    for (std::size_t j = 0; j < mask_width; ++j)
+      sums[j] = narrow<V>(plus(widen(block[j]), widen(gradient[position + j])));
+    const std::uint64_t mask = Mask::of(sums, choice.low, no_limit<V>);
+    if (is_simple<Mask>(mask, sums, choice, out, count)) {
+      std::copy_n(sums, mask_width, block);
+      take(mask, sums, static_cast<I>(position), out.indices + count, out.values + count,
+           [&](int j, bool is_vain) { block[j] = value_if(is_vain, block[j]); });
+      count += __builtin_popcountll(mask);
+    } else if (mask == 0) {
+      std::copy_n(sums, mask_width, block);
+    } else {
+      const std::size_t end = position + mask_width;
+      progress = scalar::accumulate_select(residual, gradient, end, threshold, out, {position, count, choice.ties});
+      if (progress.position < end) return progress;
+      count = progress.count;
+      choice = Choice<V>(threshold, progress.ties);
+    }
+  }
+  return scalar::accumulate_select(residual, gradient, n, threshold, out, {position, count, choice.ties});
+}
+
+// ---- avx2
+
+namespace avx2 {
+
+template <class I, class V>
+SPARSEWIRE_AVX2 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out, Progress progress) {
+  return select_blocks<Avx2Mask>(x, n, threshold, offset, out, progress);
+}
+
+template <class I, class V>
+SPARSEWIRE_AVX2 Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold,
+                                           Room<I, V> out, Progress progress) {
+  return accumulate_select_blocks<Avx2Mask>(residual, gradient, n, threshold, out, progress);
+}
+
+}  // namespace avx2
+
+// ---- avx512: half the instructions per mask, because comparisons give bits directly
+
+namespace avx512 {
+
+template <class I, class V>
+SPARSEWIRE_AVX512 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out, Progress progress) {
+  return select_blocks<Avx512Mask>(x, n, threshold, offset, out, progress);
+}
+
+template <class I, class V>
+SPARSEWIRE_AVX512 Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold,
+                                             Room<I, V> out, Progress progress) {
+  return accumulate_select_blocks<Avx512Mask>(residual, gradient, n, threshold, out, progress);
+}
+
+}  // namespace avx512
+
+template <class I, class V>
+constexpr Version<decltype(select<I, V>)> select_versions[] = {
+    {Isa::scalar, scalar::select<I, V>}, {Isa::avx2, avx2::select<I, V>}, {Isa::avx512, avx512::select<I, V>}};
+template <class I, class V>
+constexpr Version<decltype(accumulate_select<I, V>)> accumulate_select_versions[] = {
+    {Isa::scalar, scalar::accumulate_select<I, V>},
+    {Isa::avx2, avx2::accumulate_select<I, V>},
+    {Isa::avx512, avx512::accumulate_select<I, V>}};
+
+#else
+
+template <class I, class V>
+constexpr Version<decltype(select<I, V>)> select_versions[] = {{Isa::scalar, scalar::select<I, V>}};
+template <class I, class V>
+constexpr Version<decltype(accumulate_select<I, V>)> accumulate_select_versions[] = {
+    {Isa::scalar, scalar::accumulate_select<I, V>}};
+
+#endif
+
+}  // namespace
+
+template <class I, class V>
+Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out, Progress progress) {
+  return pick(select_versions<I, V>)(x, n, threshold, offset, out, progress);
+}
+
+template <class I, class V>
+Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold, Room<I, V> out, Progress progress) {
+  return pick(accumulate_select_versions<I, V>)(residual, gradient, n, threshold, out,
+                                                progress);
+}
+
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+template Progress select(const float*, std::size_t, Magnitude<float>, u32, Room<u32, float>, Progress);
+template Progress select(const double*, std::size_t, Magnitude<double>, u32, Room<u32, double>, Progress);
+template Progress select(const half*, std::size_t, Magnitude<half>, u32, Room<u32, half>, Progress);
+template Progress select(const bfloat16*, std::size_t, Magnitude<bfloat16>, u32, Room<u32, bfloat16>, Progress);
+template Progress select(const std::int32_t*, std::size_t, Magnitude<std::int32_t>, u32, Room<u32, std::int32_t>, Progress);
+template Progress select(const std::int64_t*, std::size_t, Magnitude<std::int64_t>, u32, Room<u32, std::int64_t>, Progress);
+template Progress select(const float*, std::size_t, Magnitude<float>, u64, Room<u64, float>, Progress);
+template Progress select(const double*, std::size_t, Magnitude<double>, u64, Room<u64, double>, Progress);
+template Progress select(const half*, std::size_t, Magnitude<half>, u64, Room<u64, half>, Progress);
+template Progress select(const bfloat16*, std::size_t, Magnitude<bfloat16>, u64, Room<u64, bfloat16>, Progress);
+template Progress select(const std::int32_t*, std::size_t, Magnitude<std::int32_t>, u64, Room<u64, std::int32_t>, Progress);
+template Progress select(const std::int64_t*, std::size_t, Magnitude<std::int64_t>, u64, Room<u64, std::int64_t>, Progress);
+template Progress accumulate_select(float*, const float*, std::size_t, Magnitude<float>, Room<u32, float>, Progress);
+template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>, Room<u32, double>, Progress);
+template Progress accumulate_select(half*, const half*, std::size_t, Magnitude<half>, Room<u32, half>, Progress);
+template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>, Room<u32, bfloat16>, Progress);
+template Progress accumulate_select(std::int32_t*, const std::int32_t*, std::size_t, Magnitude<std::int32_t>, Room<u32, std::int32_t>, Progress);
+template Progress accumulate_select(std::int64_t*, const std::int64_t*, std::size_t, Magnitude<std::int64_t>, Room<u32, std::int64_t>, Progress);
+template Progress accumulate_select(float*, const float*, std::size_t, Magnitude<float>, Room<u64, float>, Progress);
+template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>, Room<u64, double>, Progress);
+template Progress accumulate_select(half*, const half*, std::size_t, Magnitude<half>, Room<u64, half>, Progress);
+template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>, Room<u64, bfloat16>, Progress);
+template Progress accumulate_select(std::int32_t*, const std::int32_t*, std::size_t, Magnitude<std::int32_t>, Room<u64, std::int32_t>, Progress);
+template Progress accumulate_select(std::int64_t*, const std::int64_t*, std::size_t, Magnitude<std::int64_t>, Room<u64, std::int64_t>, Progress);
+
+}  // namespace sparsewire

@@ -1,0 +1,17 @@
+"""Sum a mostly-zero vector over four processes:  sparsewire run -n 4 examples/allreduce.py"""
+
+import numpy as np
+
+import sparsewire as sw
+
+with sw.init() as comm:
+    gradient = np.zeros(1_000_000, dtype="float32")
+    touched = np.random.default_rng(comm.rank).choice(len(gradient), size=1_000, replace=False)
+    gradient[touched] = 1.0
+
+    total = comm.allreduce(gradient)
+
+    if comm.rank == 0:
+        last = comm.last
+        print(f"{comm.size} ranks, {np.count_nonzero(total):,} non-zeros in the sum of {total.sum():.0f}")
+        print(f"{last.algorithm} sent {last.bytes_sent:,} bytes; a dense ring sends {6 * gradient.nbytes // 4:,}")

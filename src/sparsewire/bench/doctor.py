@@ -1,0 +1,52 @@
+"""What is installed, and what can run here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from rich.console import Console
+from rich.table import Table
+
+from sparsewire import kernels
+from sparsewire.bench.report import environment
+from sparsewire.network import EmulationError, emulated_network
+
+__all__ = ["print_doctor"]
+
+# Optional package -> the extra that brings it, and what it is for.
+OPTIONAL = {
+    "torch": ("torch", "DDP hook, gloo peers in the benchmark"),
+    "mpi4py": ("mpi", "driver for MPI clusters"),
+    "scipy": ("linear", "scipy.sparse in and out"),
+    "ml_dtypes": ("torch", "bfloat16"),
+}
+
+
+def print_doctor(console: Console) -> None:
+    """One line per fact; what is missing comes with how to get it."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    facts = environment()
+    for name in ("sparsewire", "python", "numpy"):
+        table.add_row(name, facts[name] or "not installed, running from source")
+    for package, (extra, purpose) in OPTIONAL.items():
+        table.add_row(package, _version_or_advice(package, extra, purpose))
+    table.add_row("machine", f"{facts['machine']}, {facts['cpus']} cpus, kernel {facts['kernel']}")
+    table.add_row("instruction set", f"{facts['isa']} (available: {', '.join(kernels.available_isas())})")
+    table.add_row("network emulation", _emulation())
+    console.print(table)
+
+
+def _version_or_advice(package: str, extra: str, purpose: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return f"no ({purpose}): pip install 'sparsewire\\[{extra}]'"
+
+
+def _emulation() -> str:
+    """Whether it works, by doing it: permissions have too many sources to be asked one by one."""
+    try:
+        with emulated_network(1, 10**9):
+            return "yes"
+    except EmulationError as error:
+        return f"no: {error}"

@@ -1,0 +1,135 @@
+"""Kernel speed on one thread, against `torch.add(g, e, out=o)` of the same length, taken in turns.
+
+A ratio of two passes over memory in one run says more than seconds do: neighbours on the machine slow both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire import kernels
+
+__all__ = ["run"]
+
+LENGTH = 2**24
+DENSITY = 0.01
+# What the top 1 % of a standard normal distribution exceeds in magnitude.
+TOP_PERCENT = 2.5758
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to time.  The bar is an upper limit on the ratio, or a lower limit on entries per second."""
+
+    name: str
+    call: Callable[[], object]
+    n: int
+    density: float
+    entries: int | None = None
+    bar: float | None = None
+
+
+def run(isa: str | None = None, repeats: int = 15) -> list[dict[str, object]]:
+    """A row per kernel: seconds, its ratio to one dense addition, or entries per second, and whether the bar holds."""
+    peer_name, peer = _dense_addition(LENGTH)
+    with kernels.use_isa(isa or kernels.active_isa()):
+        return [_measure(case, peer_name, peer, repeats) for case in _cases()]
+
+
+def _cases() -> list[Case]:
+    rng = np.random.default_rng(1)
+    gradient = rng.standard_normal(LENGTH, np.float32)
+    residual = np.zeros_like(gradient)
+    # Added in turns, so that the residual stays bounded: what one call leaves behind, the next one cancels.
+    signed = cycle([gradient, -gradient])
+    sparse = np.where(np.abs(gradient) > TOP_PERCENT, gradient, np.float32(0))
+    runs = [_random_run(rng) for _ in range(8)]
+    k = int(DENSITY * LENGTH)
+    long_run = np.arange(LENGTH, dtype=np.uint32)
+
+    def select() -> object:
+        return kernels.accumulate_select(residual, next(signed), TOP_PERCENT)
+
+    def merge(count: int) -> Case:
+        entries = sum(len(indices) for indices, _ in runs[:count])
+        bar = 150e6 if count == 2 else 100e6
+        return Case(
+            f"merge_sum of {count} runs",
+            lambda: kernels.merge_sum(runs[:count]),
+            LENGTH,
+            DENSITY,
+            entries,
+            bar,
+        )
+
+    return [
+        Case("accumulate_select", select, LENGTH, DENSITY, bar=1.3),
+        Case("threshold_for_k", lambda: kernels.threshold_for_k(gradient, k), LENGTH, DENSITY, bar=3.0),
+        Case("dense_to_sparse", lambda: kernels.dense_to_sparse(sparse), LENGTH, DENSITY),
+        merge(2),
+        merge(8),
+        Case("first_invalid", lambda: kernels.first_invalid(long_run, 0, LENGTH), LENGTH, 1.0),
+        Case("checksum", lambda: kernels.checksum(gradient), LENGTH, 1.0),
+    ]
+
+
+def _random_run(rng: np.random.Generator) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32]]:
+    indices = np.unique(rng.integers(0, LENGTH, int(DENSITY * LENGTH), dtype=np.uint32))
+    return indices, rng.standard_normal(len(indices), np.float32)
+
+
+def _dense_addition(n: int) -> tuple[str, Callable[[], object]]:
+    a, b, out = (np.ones(n, np.float32) for _ in range(3))
+    try:
+        import torch
+    except ImportError:
+        return "numpy.add", lambda: np.add(a, b, out=out)
+
+    def add() -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        torch.add(tensors[0], tensors[1], out=tensors[2])
+        torch.set_num_threads(threads)
+
+    tensors = [torch.from_numpy(x) for x in (a, b, out)]
+    return "torch.add", add
+
+
+def _measure(case: Case, peer_name: str, peer: Callable[[], object], repeats: int) -> dict[str, object]:
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(repeats + 1):
+        ours.append(_seconds(case.call))
+        theirs.append(_seconds(peer))
+    del ours[0], theirs[0]  # the first round pays for pages touched for the first time
+    row: dict[str, Any] = {
+        "name": case.name,
+        "isa": kernels.active_isa(),
+        "n": case.n,
+        "density": case.density,
+        "seconds_min": min(ours),
+        "seconds_median": median(ours),
+        "peer": peer_name,
+        "bar": case.bar,
+    }
+    if case.entries is None:
+        row["ratio_vs_torch_add"] = median(ours) / median(theirs)
+        row["ok"] = case.bar is None or row["ratio_vs_torch_add"] <= case.bar
+    else:
+        row["entries_per_second"] = case.entries / median(ours)
+        row["ok"] = case.bar is None or row["entries_per_second"] >= case.bar
+    return row
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

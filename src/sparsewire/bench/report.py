@@ -1,0 +1,291 @@
+"""Rows as a table and as JSON, from the same records; nothing is measured here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sparsewire import kernels
+from sparsewire.bench.cases import Case
+from sparsewire.bench.rows import MemoryRow, Row, best
+from sparsewire.bench.simulate import Prediction
+from sparsewire.bench.timing import WARM_UP_ROUNDS
+
+__all__ = [
+    "conclusion",
+    "environment",
+    "format_bytes",
+    "format_name",
+    "format_seconds",
+    "format_times",
+    "print_allreduce",
+    "print_kernels",
+    "print_memory",
+    "print_simulation",
+    "wide_console",
+    "write_json",
+]
+
+WIDEST_TABLE = 120
+
+
+def environment() -> dict[str, Any]:
+    """Where it ran, by allow-list: no host names, no paths, no variables."""
+    return {
+        "sparsewire": _version("sparsewire"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": _version("torch"),
+        "isa": kernels.active_isa(),
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+    }
+
+
+def write_json(path: Path, command: Sequence[str], rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
+    """One object: the command, the environment, the rows."""
+    report = {"command": shlex.join(command), "environment": environment(), "rows": list(rows), **more}
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def wide_console() -> Console:
+    """Standard output, as wide as the widest table: numbers that wrap can be read, cut ones cannot."""
+    console = Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=max(console.width, WIDEST_TABLE))
+
+
+def print_allreduce(console: Console, case: Case, rows: Sequence[Row], skipped: Mapping[str, str]) -> None:
+    """The whole set-up, one line per contender, and what to conclude."""
+    for line in _header(case, rows):
+        console.print(f"[dim]# {line}[/dim]")
+    console.print(_allreduce_table(rows))
+    for peer, reason in skipped.items():
+        console.print(f"[dim]# {peer} did not run: {escape(reason)}[/dim]")
+    console.print(conclusion(rows))
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """One sentence, made from the rows."""
+    wrong = [row.algorithm for row in rows if row.wrong]
+    if wrong:
+        return f"[bold red]Wrong results from {', '.join(wrong)}: the times mean nothing.[/bold red]"
+    winner = best(rows)
+    if winner is None:
+        return "No exact algorithm of ours ran."
+    against = {
+        "our best dense algorithm": winner.speedup_vs_dense,
+        "gloo-dense": winner.speedup_vs_gloo_dense,
+        "gloo-sparse": winner.speedup_vs_gloo_sparse,
+    }
+    facts = [f"{format_times(factor)} the speed of {name}" for name, factor in against.items() if factor]
+    if winner.times_wire_limit:
+        facts.append(f"{winner.times_wire_limit:.2f}x its wire limit")
+    speed = f": {', '.join(facts)}" if facts else ""
+    fastest = f"[bold]{format_name(winner)}[/bold] with {format_seconds(winner.seconds_median)}"
+    return f"All results are exact. Fastest is {fastest}{speed}."
+
+
+def print_simulation(console: Console, case: Case, latency: str, prediction: Prediction) -> None:
+    """As ``print_allreduce``, with what the cost formulas say beside the simulation."""
+    rows, scale = prediction.rows, prediction.scale
+    console.print(f"[dim]# {_problem(case)}[/dim]")
+    console.print(
+        f"[dim]# simulated network: latency {latency}, {rows[0].network} per rank; computing is free[/dim]"
+    )
+    if scale > 1:
+        console.print(
+            f"[dim]# simulated at 1/{scale} of the length and of the bandwidth, so that {case.ranks} ranks "
+            "fit into memory[/dim]"
+        )
+    model = prediction.model_seconds
+    table = _table(
+        *("algorithm", "simulated", "formula", "vs\ndense", "bytes\nsent", "messages"),
+        *("x wire\nlimit", "density\nout", "wrong"),
+    )
+    for row in rows:
+        table.add_row(
+            row.algorithm,
+            format_seconds(row.seconds_median),
+            format_seconds(model[row.algorithm]) if model else "-",
+            format_times(row.speedup_vs_dense),
+            format_bytes(row.bytes_sent_max),
+            str(row.messages_max),
+            f"{row.times_wire_limit:.2f}" if row.times_wire_limit else "-",
+            f"{row.density_out:.3g}",
+            _wrong(row.wrong),
+            style="bold green" if row is best(rows) else None,
+        )
+    console.print(table)
+
+
+def print_memory(console: Console, case: Case, rows: Sequence[MemoryRow]) -> None:
+    """One line per algorithm."""
+    console.print(f"[dim]# {_problem(case)}[/dim]")
+    console.print(
+        "[dim]# peak: growth of resident memory during one call, at the rank that needs most; "
+        "fresh processes for each algorithm[/dim]"
+    )
+    table = _table("algorithm", "peak", "in inputs of k x 8 bytes", "result", "wrong")
+    for row in rows:
+        table.add_row(
+            row.algorithm,
+            format_bytes(row.peak_bytes_max),
+            f"{row.peak_in_inputs:.1f}",
+            format_bytes(row.result_bytes_max),
+            _wrong(row.wrong),
+        )
+    console.print(table)
+
+
+def print_kernels(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line per kernel, with the bar it is held to."""
+    table = _table("kernel", "isa", "length", "density", "min", "median", "reached", "bar", "ok")
+    for row in rows:
+        reached, bar = _reached(row)
+        table.add_row(
+            row["name"],
+            row["isa"],
+            f"{row['n']:,}",
+            f"{row['density']:g}",
+            format_seconds(row["seconds_min"]),
+            format_seconds(row["seconds_median"]),
+            reached,
+            bar,
+            "[green]yes[/green]" if row["ok"] else "[bold red]no[/bold red]",
+        )
+    console.print(table)
+
+
+def _reached(row: Mapping[str, Any]) -> tuple[str, str]:
+    """What a kernel reached and what it should: a ratio to one dense addition, or entries per second."""
+    bar = row["bar"]
+    if "entries_per_second" in row:
+        reached = f"{row['entries_per_second'] / 1e6:.0f} M entries/s"
+        return reached, f">= {bar / 1e6:.0f} M" if bar else "-"
+    return f"{row['ratio_vs_torch_add']:.2f} x {row.get('peer', 'torch.add')}", f"<= {bar:g}" if bar else "-"
+
+
+def _header(case: Case, rows: Sequence[Row]) -> list[str]:
+    facts = environment()
+    driver, network = (rows[0].driver, rows[0].network) if rows else ("-", None)
+    counts = sorted({len(row.seconds) for row in rows})
+    wires = f"network {network}, one namespace per rank" if network else "loopback, unlimited"
+    where = f"driver tcp  {wires}" if driver == "tcp" else "driver local: all ranks in one process"
+    time_is = (
+        "slowest rank of each iteration; barrier before it, not in it; contenders take turns"
+        if driver == "tcp"
+        else "the computing of all ranks, one after another; nothing travels"
+    )
+    return [
+        f"sparsewire {facts['sparsewire']}  python {facts['python']}  numpy {facts['numpy']}  "
+        f"torch {facts['torch']}  isa {facts['isa']}  {facts['cpus']} cpus",
+        _problem(case),
+        f"{where}  warm-up {WARM_UP_ROUNDS}  iterations {'-'.join(map(str, counts[:1] + counts[1:][-1:]))}",
+        f"time: {time_is}",
+    ]
+
+
+def _problem(case: Case) -> str:
+    return (
+        f"{case.ranks} ranks  length {case.length:,}  {case.dtype}  density {case.density:g} "
+        f"({case.nnz:,} entries each, {case.distribution})  seed {case.seed}"
+    )
+
+
+def _allreduce_table(rows: Sequence[Row]) -> Table:
+    """A column appears only if some row has something to say in it."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "algorithm": format_name,
+        "min": lambda row: format_seconds(row.seconds_min),
+        "median": lambda row: format_seconds(row.seconds_median),
+        "vs\ndense": lambda row: format_times(row.speedup_vs_dense),
+        "vs gloo\ndense": lambda row: format_times(row.speedup_vs_gloo_dense),
+        "vs gloo\nsparse": lambda row: format_times(row.speedup_vs_gloo_sparse),
+        "bytes\nsent": lambda row: format_bytes(row.bytes_sent_max),
+        "messages": lambda row: str(row.messages_max) if row.messages_max is not None else "-",
+        "x wire\nlimit": lambda row: f"{row.times_wire_limit:.2f}" if row.times_wire_limit else "-",
+        "density\nout": lambda row: f"{row.density_out:.3g}",
+        "wrong": lambda row: _wrong(row.wrong),
+    }
+    cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
+    shown = [name for name, column in cells.items() if set(column) != {"-"}]
+    table = _table(*shown)
+    winner = best(rows)
+    for number, row in enumerate(rows):
+        style = "bold green" if row is winner else None
+        table.add_row(*(cells[name][number] for name in shown), style=style)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(first, no_wrap=True, vertical="bottom")
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def format_name(row: Row) -> str:
+    """The algorithm; for auto also what it took."""
+    return f"auto: {row.chosen}" if row.chosen else row.algorithm
+
+
+def _wrong(count: int) -> str:
+    return f"[bold red]{count:,}[/bold red]" if count else "0"
+
+
+def format_seconds(seconds: float) -> str:
+    """Three digits and a unit.
+
+    >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(4.2e-5)
+    ('12.3 ms', '2.50 s', '42.0 us')
+    """
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def format_bytes(count: int | None) -> str:
+    """Three digits and a decimal unit.
+
+    >>> format_bytes(5_300_000), format_bytes(812), format_bytes(None)
+    ('5.30 MB', '812 B', '-')
+    """
+    if count is None:
+        return "-"
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} B"
+
+
+def format_times(factor: float | None) -> str:
+    """A factor with as many digits as it deserves.
+
+    >>> format_times(18.24), format_times(0.5), format_times(140.2), format_times(None)
+    ('18.2x', '0.50x', '140x', '-')
+    """
+    if factor is None:
+        return "-"
+    return f"{factor:.0f}x" if factor >= 100 else f"{factor:.1f}x" if factor >= 1 else f"{factor:.2f}x"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

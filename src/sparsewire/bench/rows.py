@@ -1,0 +1,189 @@
+"""From what each rank recorded to the numbers that are reported: one Row feeds the table and the JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.bench.cases import Case
+from sparsewire.bench.peers import PEERS
+
+__all__ = ["MemoryRow", "Row", "best", "make_memory_row", "make_rows"]
+
+ENTRY_BYTES = 8  # a u32 index and a float32 value
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm on one case; docs/benchmarking.md says how each number is derived."""
+
+    algorithm: str
+    ranks: int
+    length: int
+    dtype: str
+    distribution: str
+    seed: int
+    density_in: float
+    density_out: float
+    nnz_in: int
+    nnz_out: int
+    seconds_min: float
+    seconds_median: float
+    seconds: list[float]
+    bytes_sent_max: int | None
+    bytes_received_max: int | None
+    messages_max: int | None
+    interface_bytes_max: int | None
+    wire_limit_seconds: float | None
+    speedup_vs_dense: float | None
+    speedup_vs_gloo_dense: float | None
+    speedup_vs_gloo_sparse: float | None
+    wrong: int
+    driver: str
+    network: str | None
+    chosen: str | None  # what "auto" took
+
+    @property
+    def is_exact(self) -> bool:
+        return self.algorithm in PEERS or self.algorithm == "auto" or ALGORITHMS[self.algorithm].exact
+
+    @property
+    def times_wire_limit(self) -> float | None:
+        return self.seconds_median / self.wire_limit_seconds if self.wire_limit_seconds else None
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """What one algorithm needs beyond its caller's vector, at the rank that needs most."""
+
+    algorithm: str
+    ranks: int
+    length: int
+    dtype: str
+    distribution: str
+    seed: int
+    density_in: float
+    nnz_in: int
+    peak_bytes_max: int
+    peak_in_inputs: float  # in units of nnz_in x 8 bytes: an input of float32 and u32
+    result_bytes_max: int
+    wrong: int
+
+
+def make_memory_row(case: Case, of_ranks: Sequence[Mapping[str, Any]]) -> MemoryRow:
+    """One row from what every rank recorded about one algorithm."""
+    peak = max(record["peak_bytes"] for record in of_ranks)
+    return MemoryRow(
+        algorithm=of_ranks[0]["name"],
+        ranks=case.ranks,
+        length=case.length,
+        dtype=case.dtype,
+        distribution=case.distribution,
+        seed=case.seed,
+        density_in=case.nnz / case.length,
+        nnz_in=case.nnz,
+        peak_bytes_max=peak,
+        peak_in_inputs=peak / (case.nnz * ENTRY_BYTES),
+        result_bytes_max=max(record["result_bytes"] for record in of_ranks),
+        wrong=sum(record["wrong"] for record in of_ranks),
+    )
+
+
+def make_rows(
+    case: Case,
+    records: Sequence[Sequence[Mapping[str, Any]]],
+    *,
+    nnz_out: int,
+    driver: str,
+    network: str | None = None,
+    bits_per_second: int | None = None,
+) -> list[Row]:
+    """One row per contender, fastest median first; ``records[r]`` is what rank r recorded."""
+    rows = [
+        _row(case, of_ranks, nnz_out, driver, network, bits_per_second)
+        for of_ranks in zip(*records, strict=True)
+    ]
+    return sorted(_with_speedups(rows), key=lambda row: row.seconds_median)
+
+
+def best(rows: Iterable[Row]) -> Row | None:
+    """The fastest of our exact algorithms whose result was right."""
+    ours = [row for row in rows if row.algorithm not in PEERS and row.is_exact and not row.wrong]
+    return min(ours, key=lambda row: row.seconds_median, default=None)
+
+
+def _row(
+    case: Case,
+    of_ranks: Sequence[Mapping[str, Any]],
+    nnz_out: int,
+    driver: str,
+    network: str | None,
+    bits_per_second: int | None,
+) -> Row:
+    moved = [record["moved"] for record in of_ranks]
+    interface = _most([record["interface_sent"] for record in of_ranks])
+    interface_received = _most([record["interface_received"] for record in of_ranks])
+    sent, received = (_most([m[name] for m in moved]) for name in ("bytes_sent", "bytes_received"))
+    if sent is None:  # a peer does not say what it moved; the interface does
+        sent, received = interface, interface_received
+    # An iteration takes as long as its slowest rank.
+    seconds = [max(times) for times in zip(*(record["seconds"] for record in of_ranks), strict=True)]
+    name = of_ranks[0]["name"]
+    return Row(
+        algorithm=name,
+        ranks=case.ranks,
+        length=case.length,
+        dtype=case.dtype,
+        distribution=case.distribution,
+        seed=case.seed,
+        density_in=case.nnz / case.length,
+        density_out=nnz_out / case.length,
+        nnz_in=case.nnz,
+        nnz_out=nnz_out,
+        seconds_min=min(seconds),
+        seconds_median=statistics.median(seconds),
+        seconds=seconds,
+        bytes_sent_max=sent,
+        bytes_received_max=received,
+        messages_max=_most([m["messages"] for m in moved]),
+        interface_bytes_max=_most([interface, interface_received]),
+        wire_limit_seconds=_wire_limit(sent, received, bits_per_second),
+        speedup_vs_dense=None,
+        speedup_vs_gloo_dense=None,
+        speedup_vs_gloo_sparse=None,
+        wrong=sum(record["wrong"] for record in of_ranks),
+        driver=driver,
+        network=network,
+        chosen=moved[0]["algorithm"] if name == "auto" else None,
+    )
+
+
+def _most(counts: Sequence[int | None]) -> int | None:
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _wire_limit(sent: int | None, received: int | None, bits_per_second: int | None) -> float | None:
+    if sent is None or received is None or bits_per_second is None:
+        return None
+    return max(sent, received) * 8 / bits_per_second
+
+
+def _with_speedups(rows: Sequence[Row]) -> list[Row]:
+    medians = {row.algorithm: row.seconds_median for row in rows}
+    dense = [medians[name] for name in medians if name in ALGORITHMS and ALGORITHMS[name].dense]
+
+    def speedup(baseline: float | None, row: Row) -> float | None:
+        return baseline / row.seconds_median if baseline else None
+
+    return [
+        replace(
+            row,
+            speedup_vs_dense=speedup(min(dense, default=None), row),
+            speedup_vs_gloo_dense=speedup(medians.get("gloo-dense"), row),
+            speedup_vs_gloo_sparse=speedup(medians.get("gloo-sparse"), row),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,246 @@
+"""The command line: ``sparsewire run | bench | simulate | demo | doctor``.
+
+Commands import what they need when they are called, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from sparsewire.errors import InputError, SparsewireError
+
+if TYPE_CHECKING:
+    from sparsewire.bench.cases import Case
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="sparsewire",
+    help="Sparse collective communication: sums of mostly-zero vectors at the cost of their non-zeros.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Measure, side by side and checked.", no_args_is_help=True)
+simulate = typer.Typer(help="Predict, in virtual time, for any number of ranks.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+app.add_typer(simulate, name="simulate")
+
+Ranks = Annotated[int, typer.Option("-n", "--ranks", min=1, help="Number of ranks.")]
+Size = Annotated[str, typer.Option(help="Length of the vector: 16M is 16 * 2^20, k is 2^10, G is 2^30.")]
+Density = Annotated[float, typer.Option(help="Share of each rank's entries that are not zero.")]
+Algorithms = Annotated[str, typer.Option(help="Names, separated by commas, or 'all'.")]
+Distribution = Annotated[str, typer.Option(help="uniform, zipf, identical or disjoint.")]
+Dtype = Annotated[str, typer.Option(help="Type of the values.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same input.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")]
+
+
+def main() -> NoReturn:
+    """Run the command line; an error that is ours is one line, not a traceback."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    try:
+        app()
+    except SparsewireError as error:
+        print(f"sparsewire: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(0)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End as an exception does: ranks are stopped and namespaces removed on the way out."""
+    sys.exit(128 + number)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    script: Annotated[str, typer.Argument(help="A Python script, or a module with -m.", show_default=False)],
+    ranks: Ranks,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the script.")] = None,
+    module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module.")] = False,
+) -> None:
+    """Run a script as local ranks; all stop if one dies, and its exit code is the result."""
+    from sparsewire.launch import launch
+
+    if not module and not Path(script).exists():
+        raise InputError(f"there is no script {script!r}")
+    outcome = launch([sys.executable, *(["-m"] if module else []), script, *(arguments or [])], ranks)
+    if outcome.code != 0:
+        print(f"sparsewire: {outcome}; the other ranks were stopped", file=sys.stderr)
+    raise typer.Exit(outcome.code)
+
+
+@bench.command("allreduce")
+def bench_allreduce(
+    ranks: Ranks = 4,
+    size: Size = "16M",
+    density: Density = 0.01,
+    algorithms: Algorithms = "all",
+    driver: Annotated[str, typer.Option(help="tcp: real processes. local: one process.")] = "tcp",
+    network: Annotated[
+        str | None, typer.Option(help="Rate of an emulated link per rank, e.g. 1gbit (Linux, root).")
+    ] = None,
+    json: Json = None,
+    no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave out torch's gloo.")] = False,
+    distribution: Distribution = "uniform",
+    dtype: Dtype = "float32",
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Of every row; default: as many as fit in --seconds.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 20.0,
+    seed: Seed = 0,
+) -> None:
+    """Every algorithm against dense and against gloo, in one run, each result checked."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.cases import Case, parse_size
+    from sparsewire.bench.contenders import choose_algorithms
+    from sparsewire.bench.progress import progress
+    from sparsewire.bench.session import Options, run_allreduce
+
+    case = Case(ranks, parse_size(size), density, dtype, distribution, seed)
+    names = tuple(choose_algorithms(algorithms, driver))
+    options = Options(names, driver, network, not no_peers, iterations, seconds)
+    with progress("bench allreduce") as tell:
+        result = run_allreduce(case, options, tell)
+    report.print_allreduce(report.wide_console(), case, result.rows, result.skipped)
+    if json:
+        command = ["sparsewire", "bench", "allreduce", *_case_words(case, size), "--algorithms", algorithms]
+        command += ["--driver", driver, *(["--network", network] if network else [])]
+        command += [*(["--no-peers"] if no_peers else []), "--seconds", f"{seconds:g}"]
+        command += ["--iterations", str(iterations)] if iterations else []
+        report.write_json(json, command, [asdict(row) for row in result.rows], skipped=result.skipped)
+    raise typer.Exit(1 if any(row.wrong for row in result.rows) else 0)
+
+
+@bench.command("memory")
+def bench_memory(
+    ranks: Ranks = 4,
+    size: Size = "64M",
+    density: Density = 0.001,
+    algorithms: Algorithms = "all",
+    json: Json = None,
+    distribution: Distribution = "uniform",
+    dtype: Dtype = "float32",
+    seed: Seed = 0,
+) -> None:
+    """Peak memory of one allreduce per rank, for the sparse algorithms."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.cases import Case, parse_size
+    from sparsewire.bench.contenders import choose_sparse_algorithms
+    from sparsewire.bench.progress import progress
+    from sparsewire.bench.session import run_memory
+
+    case = Case(ranks, parse_size(size), density, dtype, distribution, seed)
+    names = choose_sparse_algorithms(algorithms)
+    with progress("bench memory") as tell:
+        rows = run_memory(case, names, tell)
+    report.print_memory(report.wide_console(), case, rows)
+    if json:
+        command = ["sparsewire", "bench", "memory", *_case_words(case, size), "--algorithms", algorithms]
+        report.write_json(json, command, [asdict(row) for row in rows])
+    raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
+
+
+@bench.command("kernels")
+def bench_kernels(
+    isa: Annotated[str | None, typer.Option(help="Instruction set to force; default: the best.")] = None,
+    json: Json = None,
+) -> None:
+    """Every kernel against the bar it is held to."""
+    from sparsewire.bench import kernels, report
+
+    rows = kernels.run(isa)
+    report.print_kernels(report.wide_console(), rows)
+    if json:
+        command = ["sparsewire", "bench", "kernels", *(["--isa", isa] if isa else [])]
+        report.write_json(json, command, rows)
+
+
+@simulate.command("allreduce")
+def simulate_allreduce(
+    ranks: Ranks = 256,
+    size: Size = "110M",
+    density: Density = 0.01,
+    latency: Annotated[str, typer.Option(help="Of every message, e.g. 50us.")] = "50us",
+    bandwidth: Annotated[str, typer.Option(help="Of every rank, in each direction, e.g. 1gbit.")] = "1gbit",
+    algorithms: Algorithms = "all",
+    json: Json = None,
+    distribution: Distribution = "uniform",
+    dtype: Dtype = "float32",
+    seed: Seed = 0,
+) -> None:
+    """How long each algorithm would take on a network of that latency and bandwidth."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.cases import Case, parse_size
+    from sparsewire.bench.contenders import choose_algorithms
+    from sparsewire.bench.progress import progress
+    from sparsewire.bench.simulate import parse_duration, run_simulation
+    from sparsewire.network import parse_rate
+
+    case = Case(ranks, parse_size(size), density, dtype, distribution, seed)
+    names, latency_s, rate = (
+        choose_algorithms(algorithms, "simulator"),
+        parse_duration(latency),
+        parse_rate(bandwidth),
+    )
+    with progress("simulate allreduce") as tell:
+        prediction = run_simulation(case, names, latency_s, rate, bandwidth, tell)
+    report.print_simulation(report.wide_console(), case, latency, prediction)
+    if json:
+        command = [
+            "sparsewire",
+            "simulate",
+            "allreduce",
+            *_case_words(case, size),
+            "--algorithms",
+            algorithms,
+        ]
+        command += ["--latency", latency, "--bandwidth", bandwidth]
+        more = {"scale": prediction.scale, "model_seconds": prediction.model_seconds}
+        report.write_json(json, command, [asdict(row) for row in prediction.rows], **more)
+    raise typer.Exit(1 if any(row.wrong for row in prediction.rows) else 0)
+
+
+@app.command()
+def demo() -> None:
+    """Four real processes add up 16M floats, sparse and dense: half a minute, no set-up."""
+    from sparsewire.bench import report
+    from sparsewire.bench.demo import run_demo
+
+    raise typer.Exit(run_demo(report.wide_console()))
+
+
+@app.command()
+def doctor() -> None:
+    """What is installed, and what can run here."""
+    from sparsewire.bench import report
+    from sparsewire.bench.doctor import print_doctor
+
+    print_doctor(report.wide_console())
+
+
+def _case_words(case: Case, size: str) -> list[str]:
+    """The options that make this case again."""
+    return [
+        *("-n", str(case.ranks), "--size", size, "--density", f"{case.density:g}", "--dtype", case.dtype),
+        *("--distribution", case.distribution, "--seed", str(case.seed)),
+    ]
+
+
+if __name__ == "__main__":
+    main()

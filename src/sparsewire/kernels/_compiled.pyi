@@ -1,0 +1,48 @@
+"""The extension module of csrc/bindings.cpp.  bfloat16 values come as uint16."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Step = tuple[int, int, int]  # position, count, ties
+
+def select(
+    x: npt.NDArray[Any],
+    threshold: int,
+    offset: int,
+    indices: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    step: Step,
+) -> Step: ...
+def accumulate_select(
+    residual: npt.NDArray[Any],
+    gradient: npt.NDArray[Any],
+    threshold: int,
+    indices: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    step: Step,
+) -> Step: ...
+def threshold_for_k(x: npt.NDArray[Any], k: int) -> tuple[int, int]: ...
+def merge_sum(
+    indices: Sequence[npt.NDArray[Any]],
+    values: Sequence[npt.NDArray[Any]],
+    out_indices: npt.NDArray[Any],
+    out_values: npt.NDArray[Any],
+) -> int: ...
+def scatter_add(
+    dense: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any], offset: int
+) -> None: ...
+def scatter(
+    dense: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any], offset: int
+) -> None: ...
+def split_at(
+    indices: npt.NDArray[Any], cuts: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]
+) -> None: ...
+def first_invalid(indices: npt.NDArray[Any], start: int, stop: int) -> int: ...
+def checksum(data: npt.NDArray[np.uint8], seed: int) -> int: ...
+def available_isas() -> list[str]: ...
+def active_isa() -> str: ...
+def last_isa() -> str: ...
+def force_isa(name: str) -> bool: ...

@@ -1,0 +1,123 @@
+"""The kernels of csrc/, with the signatures of reference.py: makes room for results and trims them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire import memory
+from sparsewire.kernels import _compiled
+
+__all__ = [
+    "accumulate_select",
+    "checksum",
+    "first_invalid",
+    "merge_sum",
+    "scatter",
+    "scatter_add",
+    "select",
+    "split_at",
+    "threshold_for_k",
+]
+
+Indices = npt.NDArray[Any]
+Values = npt.NDArray[Any]
+Entries = tuple[Indices, Values]
+
+
+def accumulate_select(
+    residual: Values, gradient: Values, bits: int, ties: int, index_dtype: np.dtype[Any]
+) -> Entries:
+    raw_residual, raw_gradient = _raw(residual), _raw(gradient)
+
+    def continue_from(step: _compiled.Step, indices: Indices, values: Values) -> _compiled.Step:
+        return _compiled.accumulate_select(raw_residual, raw_gradient, bits, indices, values, step)
+
+    return _growing(continue_from, len(residual), ties, index_dtype, residual.dtype)
+
+
+def select(x: Values, bits: int, ties: int, offset: int, index_dtype: np.dtype[Any]) -> Entries:
+    raw_x = _raw(x)
+
+    def continue_from(step: _compiled.Step, indices: Indices, values: Values) -> _compiled.Step:
+        return _compiled.select(raw_x, bits, offset, indices, values, step)
+
+    return _growing(continue_from, len(x), ties, index_dtype, x.dtype)
+
+
+def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
+    return _compiled.threshold_for_k(_raw(x), k)
+
+
+def merge_sum(runs: Sequence[Entries]) -> Entries:
+    total = sum(len(indices) for indices, _ in runs)
+    indices = memory.empty(total, runs[0][0].dtype)
+    values = memory.empty(total, runs[0][1].dtype)
+    count = _compiled.merge_sum([run[0] for run in runs], [_raw(run[1]) for run in runs], indices, _raw(values))
+    return _used(indices, count), _used(values, count)
+
+
+def _used(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """The first ``count``; a copy where most of the room stayed empty, so that it is not held on to."""
+    return array[:count] if 2 * count >= len(array) else array[:count].copy()
+
+
+def scatter_add(dense: Values, indices: Indices, values: Values, offset: int) -> None:
+    _compiled.scatter_add(_raw(dense), indices, _raw(values), offset)
+
+
+def scatter(dense: Values, indices: Indices, values: Values, offset: int) -> None:
+    _compiled.scatter(_raw(dense), indices, _raw(values), offset)
+
+
+def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    positions = np.empty(len(cuts), np.int64)
+    _compiled.split_at(indices, cuts, positions)
+    return positions
+
+
+def first_invalid(indices: Indices, start: int, stop: int) -> int:
+    return _compiled.first_invalid(indices, start, stop)
+
+
+def checksum(data: npt.NDArray[np.uint8], seed: int) -> int:
+    return _compiled.checksum(data, seed)
+
+
+def _raw(values: Values) -> Values:
+    """The array itself; bfloat16, which the binding does not know, as uint16."""
+    return values if values.dtype.kind in "fi" else values.view(np.uint16)
+
+
+def _growing(
+    continue_from: Callable[[_compiled.Step, Indices, Values], _compiled.Step],
+    n: int,
+    ties: int,
+    index_dtype: np.dtype[Any],
+    value_dtype: np.dtype[Any],
+) -> Entries:
+    """Run a pass over n values that stops when its output is full, with more room each time."""
+    # Room that is never written to costs no memory, so start with three times what 1 % density needs.
+    capacity = min(n, 1024 + n // 32)
+    indices, values = np.empty(capacity, index_dtype), np.empty(capacity, value_dtype)
+    step = continue_from((0, 0, min(ties, n)), indices, _raw(values))
+    while step[0] < n:
+        capacity = min(n, 4 * capacity)
+        indices, values = _grown(indices, capacity), _grown(values, capacity)
+        step = continue_from(step, indices, _raw(values))
+    return _trimmed(indices, step[1]), _trimmed(values, step[1])
+
+
+def _grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
+    bigger = np.empty(capacity, array.dtype)
+    bigger[: len(array)] = array
+    return bigger
+
+
+def _trimmed(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    # In place, and the rest goes back to the system.  refcheck would count a tracer's reference as a use.
+    array.resize(count, refcheck=False)
+    return array
