@@ -5,6 +5,7 @@ Commands import what they need when they are called, so that ``--help`` answers 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -53,6 +54,9 @@ def main() -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # whoever read our output has seen enough, as in `sparsewire run ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+        sys.exit(128 + signal.SIGPIPE)
     sys.exit(0)
 
 

@@ -81,7 +81,8 @@ class Communicator:
             _check_choice("op", op, OPS)
             if op == "avg" and vector.dtype.kind == "i":
                 raise InputError(f"the mean of {vector.dtype.name} values is no integer; use a float dtype")
-            vector = vector.smaller()
+            if algorithm == "auto" or not ALGORITHMS[algorithm].dense:
+                vector = vector.smaller()
             call = Call("allreduce", algorithm, op, vector.dtype.name, vector.length)
             return _Plan(_allreduce(self.rank, self.size, vector, algorithm), call, vector, restore)
 

@@ -10,7 +10,6 @@ lines are never garbled, nothing is lost at exit, and the first failure is known
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import secrets
@@ -36,6 +35,17 @@ OnLine: TypeAlias = Callable[[int, str, bytes], None]
 GRACE_S = 5.0  # between SIGTERM and SIGKILL: what mpiexec and torchrun users are used to (torchrun waits 30)
 POLL_S = 0.05  # how late a death is noticed where the kernel has no pidfd
 READ_BYTES = 1 << 16  # the capacity of a Linux pipe: one read empties it
+
+# A process of its own that becomes the rank, because code between fork and exec (preexec_fn) may deadlock
+# when the launcher has threads.  1 is PR_SET_PDEATHSIG (<linux/prctl.h>), and it outlives exec.  The
+# launcher may have died before the request was made.
+BIND_TO_LAUNCHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
@@ -134,35 +144,23 @@ def _job_environment(size: int, master_addr: str, extra: Mapping[str, str]) -> d
 
 def _start(number: int, command: Sequence[str], shared: Mapping[str, str]) -> _Rank:
     process = subprocess.Popen(
-        command,
+        [*_bound_to_launcher(), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**shared, "RANK": str(number), "LOCAL_RANK": str(number)},
         # A group of its own: a rank's children can be stopped with it, and Ctrl-C reaches the launcher alone.
         start_new_session=True,
-        preexec_fn=_die_with_parent(),
     )
     pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
     return _Rank(number, process, pidfd)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """What the child does before exec so that it cannot outlive a launcher killed with SIGKILL."""
+def _bound_to_launcher() -> list[str]:
+    """A prefix for a command that then cannot outlive a launcher killed with SIGKILL."""
     if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(
-        None
-    ).prctl  # looked up here: between fork and exec as little as possible should happen
-    launcher = os.getpid()
-
-    def before_exec() -> None:
-        pr_set_pdeathsig = 1  # <linux/prctl.h>; kept across exec
-        prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != launcher:  # it died before the request was made
-            os._exit(1)
-
-    return before_exec
+        return []
+    return [sys.executable, "-I", "-S", "-c", BIND_TO_LAUNCHER, str(os.getpid())]
 
 
 def _watch(ranks: Sequence[_Rank], on_line: OnLine, grace_s: float) -> Outcome:

@@ -38,7 +38,7 @@ class Network:
         return Cost(
             seconds=sum(
                 self.latency
-                + max(self.seconds(r.messages, r.bytes_sent), self.seconds(r.messages, r.bytes_received or 0))
+                + max(self.seconds(r.messages, r.bytes_sent), self.seconds(*r.received))
                 + r.merged * self.seconds_per_entry
                 for r in rounds
             ),
@@ -53,8 +53,15 @@ class Round(NamedTuple):
 
     messages: int
     bytes_sent: int
-    bytes_received: int | None = None  # None: as many as are sent
+    bytes_received: int | None = None  # None: as many, in as many messages, as are sent; else in one
     merged: float = 0.0  # entries that go through a merge after it
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """Messages and bytes that come in."""
+        if self.bytes_received is None:
+            return self.messages, self.bytes_sent
+        return 1, self.bytes_received
 
 
 class Cost(NamedTuple):

@@ -106,8 +106,9 @@ class SparseVector:
         order = np.argsort(positions, kind="stable")
         unique, first = np.unique(positions[order], return_index=True)
         wide = checked[order].astype(_accumulator(checked.dtype), copy=False)
-        sums = np.add.reduceat(wide, first) if len(first) else wide
-        return cls(length, unique, sums.astype(checked.dtype, copy=False))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.add.reduceat(wide, first) if len(first) else wide
+            return cls(length, unique, sums.astype(checked.dtype, copy=False))
 
     @property
     def is_dense(self) -> bool:
@@ -244,15 +245,15 @@ def dense_sum(pieces: Sequence[SparseVector]) -> SparseVector:
     wide = _accumulator(first.dtype)
     total = memory.empty(first.span, wide)
     total[:] = first.to_dense()
-    for piece in pieces[1:]:
-        values = piece.values.astype(wide, copy=False)
-        if piece.indices is None:
-            total += values
-        else:
-            kernels.scatter_add(total, piece.indices, values, offset=piece.start)
-    return SparseVector.piece(
-        first.length, first.start, first.stop, None, total.astype(first.dtype, copy=False)
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # sums that overflow, and inf - inf, are values
+        for piece in pieces[1:]:
+            values = piece.values.astype(wide, copy=False)
+            if piece.indices is None:
+                total += values
+            else:
+                kernels.scatter_add(total, piece.indices, values, offset=piece.start)
+        total = total.astype(first.dtype, copy=False)
+    return SparseVector.piece(first.length, first.start, first.stop, None, total)
 
 
 def concat(pieces: Sequence[SparseVector]) -> SparseVector:

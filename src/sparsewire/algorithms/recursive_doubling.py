@@ -34,10 +34,10 @@ def _double(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseV
 
 def cost(network: Network, shape: Shape) -> Cost:
     core = 1 << (shape.size.bit_length() - 1)
-    folded_in = shape.size / core  # ranks that one vector stands for when the doubling starts
+    surplus = shape.size - core  # the first so many vectors stand for two ranks when the doubling starts
     rounds = []
     for distance in doublings(core):
-        entries = shape.union(round(distance * folded_in))
+        entries = shape.union(distance + min(distance, surplus))
         rounds.append(Round(1, shape.frame_bytes(entries, shape.length), merged=2 * entries))
     whole = shape.frame_bytes(shape.union(shape.size), shape.length)
     return network.cost(folded_rounds(shape.size, rounds, shape.frame_bytes(shape.nnz, shape.length), whole))

@@ -49,11 +49,12 @@ def sentence(measured: Mapping[float, Sequence[Row]]) -> str:
     clauses = []
     for density, rows in measured.items():
         winner = best(rows)
-        if winner is None or winner.speedup_vs_dense is None:
-            continue
-        speed = f"[bold]{format_times(winner.speedup_vs_dense)}[/bold] as fast as the best dense allreduce"
-        clauses.append(f"with {density:.1%} non-zeros {format_name(winner)} is {speed}")
-    return f"Every sum is exact, and {' and '.join(clauses)}: pay for the non-zeros, not for the length."
+        if winner is not None and winner.speedup_vs_dense is not None:
+            speed = (
+                f"[bold]{format_times(winner.speedup_vs_dense)}[/bold] the speed of the best dense allreduce"
+            )
+            clauses.append(f"with {density:.1%} non-zeros {format_name(winner)} has {speed}")
+    return f"Every sum is exact; {', and '.join(clauses)}: you pay for the non-zeros, not for the length."
 
 
 def bar(value: float, largest: float, cells: int = BAR_CELLS) -> str:
@@ -68,7 +69,8 @@ def bar(value: float, largest: float, cells: int = BAR_CELLS) -> str:
 
 def _table(density: float, rows: Sequence[Row]) -> Table:
     title = f"[bold]{density:.1%} non-zeros[/bold] [dim]({rows[0].nnz_in:,} per rank)[/dim]"
-    table = Table(box=None, pad_edge=False, header_style="dim", title=title, title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.title, table.title_justify, table.title_style = title, "left", ""
     table.add_column("algorithm", no_wrap=True, min_width=max(map(len, ALGORITHMS)))
     for name, width in (("median", 9), ("sent by a rank", 14), ("vs dense", 8)):
         table.add_column(name, justify="right", min_width=width)

@@ -38,7 +38,7 @@ class Case:
 
 
 def run(isa: str | None = None, repeats: int = 15) -> list[dict[str, object]]:
-    """A row per kernel: seconds, its ratio to one dense addition, or entries per second, and whether the bar holds."""
+    """A row per kernel: seconds, ratio to a dense addition or entries per second, and if the bar holds."""
     peer_name, peer = _dense_addition(LENGTH)
     with kernels.use_isa(isa or kernels.active_isa()):
         return [_measure(case, peer_name, peer, repeats) for case in _cases()]

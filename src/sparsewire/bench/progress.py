@@ -34,7 +34,7 @@ def _bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    # No thread that redraws: ranks are forked from this process.
+    # Redrawn when something happened, not by a thread: that would take turns from the ranks.
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(title, total=None)
 

@@ -471,14 +471,11 @@ def listen(address: Address) -> socket.socket:
     host, port = address
     try:
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
+        listener = socket.create_server(where[:2], family=family, backlog=socket.SOMAXCONN)
     except OSError as error:
         raise InputError(
             f"cannot listen at {host}:{port}, which MASTER_ADDR and MASTER_PORT name: {error}"
         ) from error
-    listener.listen(socket.SOMAXCONN)
     listener.setblocking(False)
     return listener
 

@@ -10,7 +10,7 @@
     checksum            64-bit Fletcher sums in eight lanes
 
 Arrays are one-dimensional and contiguous; nothing is ever copied silently, so a strided array or another
-dtype is a TypeError.  Indices are uint32 or uint64; values float32, float64, float16, bfloat16 (of ml_dtypes),
+dtype is a TypeError.  Indices are uint32 or uint64; values float32, float64, float16, bfloat16 (ml_dtypes'),
 int32 or int64.  Integers wrap around.  Half types are added in float32 and rounded once.
 
 Versions are named "reference" (numpy), "scalar", "avx2" and "avx512"; all return the same bits, except for
@@ -24,12 +24,13 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsewire.kernels import magnitude, reference
+from sparsewire.kernels.magnitude import Number
 
 __all__ = [
     "accumulate_select",
@@ -59,7 +60,7 @@ _VALUE_DTYPES = {np.dtype(t) for t in (np.float32, np.float64, np.float16, np.in
 def accumulate_select(
     residual: Values,
     gradient: Values,
-    threshold: SupportsFloat | SupportsIndex,
+    threshold: Number,
     ties: int = 0,
     *,
     index_dtype: npt.DTypeLike = np.uint32,
@@ -88,7 +89,7 @@ def accumulate_select(
 
 def select(
     x: Values,
-    threshold: SupportsFloat | SupportsIndex,
+    threshold: Number,
     ties: int = 0,
     *,
     offset: int = 0,
@@ -185,7 +186,7 @@ def scatter(dense: Values, indices: Indices, values: Values, offset: int = 0) ->
         _kernels.scatter(dense, indices, values, offset)
 
 
-def split_at(indices: Indices, cuts: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def split_at(indices: Indices, cuts: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """For each cut, the position of the first index that is not below it.
 
     >>> split_at(np.array([1, 5, 9], np.uint32), [0, 5, 6, 2**40])
@@ -197,14 +198,16 @@ def split_at(indices: Indices, cuts: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def first_invalid(indices: Indices, start: int, stop: int) -> int:
-    """The position of the first index that is not above its predecessor or not in [start, stop); -1 if all are.
+    """The position of the first index not above its predecessor or not in [start, stop); -1 if there is none.
 
     >>> first_invalid(np.array([1, 5, 5], np.uint32), 0, 10)
     2
     """
     _check_indices(indices, "indices")
-    start, stop = _not_negative(start, "start"), _not_negative(stop, "stop")
-    position: int = _kernels.first_invalid(indices, min(start, 2**64 - 1), min(stop, 2**64 - 1))
+    first, last = _not_negative(start, "start"), min(_not_negative(stop, "stop"), 2**64) - 1
+    if first > last:  # no index is in an empty range
+        return 0 if len(indices) else -1
+    position: int = _kernels.first_invalid(indices, first, last)
     return position
 
 
@@ -338,15 +341,12 @@ def _not_negative(number: int, name: str) -> int:
     return operator.index(number)
 
 
-def _unsigned_cuts(cuts: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    array = np.asarray(cuts)
-    if array.size == 0:
-        return np.empty(0, np.uint64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise TypeError(f"cuts must be a list of integers, not {array.dtype} of shape {array.shape}")
-    if array.min() < 0:
-        raise ValueError(f"cuts must not be negative, got {array.min()}")
-    return array.astype(np.uint64)
+def _unsigned_cuts(cuts: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    # Number by number: numpy makes floats of a list that has a number from 2^63 on.
+    numbers = [operator.index(cut) for cut in cuts]
+    if min(numbers, default=0) < 0 or max(numbers, default=0) >= 2**64:
+        raise ValueError(f"cuts must lie in [0, 2^64), got {numbers}")
+    return np.array(numbers, np.uint64)
 
 
 _kernels: Any
@@ -364,4 +364,4 @@ except ImportError as reason:
         )
 else:
     _ISAS = ("reference", *_compiled.available_isas())
-_force(os.environ.get("SPARSEWIRE_ISA", _ISAS[-1]))
+_force(os.environ.get("SPARSEWIRE_ISA") or _ISAS[-1])

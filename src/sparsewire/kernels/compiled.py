@@ -56,7 +56,9 @@ def merge_sum(runs: Sequence[Entries]) -> Entries:
     total = sum(len(indices) for indices, _ in runs)
     indices = memory.empty(total, runs[0][0].dtype)
     values = memory.empty(total, runs[0][1].dtype)
-    count = _compiled.merge_sum([run[0] for run in runs], [_raw(run[1]) for run in runs], indices, _raw(values))
+    count = _compiled.merge_sum(
+        [run[0] for run in runs], [_raw(run[1]) for run in runs], indices, _raw(values)
+    )
     return _used(indices, count), _used(values, count)
 
 
@@ -79,8 +81,8 @@ def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.i
     return positions
 
 
-def first_invalid(indices: Indices, start: int, stop: int) -> int:
-    return _compiled.first_invalid(indices, start, stop)
+def first_invalid(indices: Indices, first: int, last: int) -> int:
+    return _compiled.first_invalid(indices, first, last)
 
 
 def checksum(data: npt.NDArray[np.uint8], seed: int) -> int:

@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["from_bits", "magnitudes", "to_bits"]
+__all__ = ["Number", "from_bits", "magnitudes", "to_bits"]
+
+Number: TypeAlias = "float | np.floating[Any] | np.integer[Any]"
 
 
 def magnitudes(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     unsigned = _unsigned(x.dtype)
     if x.dtype.kind == "i":
-        return np.abs(x).view(unsigned)
-    without_sign = x.view(unsigned) & unsigned.type((1 << (8 * x.itemsize - 1)) - 1)
-    return np.minimum(without_sign, unsigned.type(_infinity(x.dtype) + 1))
+        bits: npt.NDArray[Any] = np.abs(x).view(unsigned)
+    else:
+        without_sign = x.view(unsigned) & unsigned.type((1 << (8 * x.itemsize - 1)) - 1)
+        bits = np.minimum(without_sign, unsigned.type(_infinity(x.dtype) + 1))
+    return bits
 
 
-def to_bits(threshold: SupportsFloat | SupportsIndex, ties: int, dtype: np.dtype[Any]) -> tuple[int, int]:
+def to_bits(threshold: Number, ties: int, dtype: np.dtype[Any]) -> tuple[int, int]:
     """The largest magnitude of `dtype` not above the threshold, and how many ties with it to take.
 
     Rounding down keeps `magnitude > threshold` true for exactly the same entries.  A threshold that the
@@ -34,7 +38,8 @@ def to_bits(threshold: SupportsFloat | SupportsIndex, ties: int, dtype: np.dtype
     """
     if ties < 0:
         raise ValueError(f"ties must not be negative, got {ties}")
-    if not threshold >= 0 and not (threshold != threshold and dtype.kind != "i"):  # type: ignore[operator]
+    is_nan = threshold != threshold
+    if threshold < 0 or (is_nan and dtype.kind == "i"):
         raise ValueError(f"the threshold of {dtype} values must be a magnitude, got {threshold}")
     bits, exact = _integer_bits(threshold, dtype) if dtype.kind == "i" else _float_bits(threshold, dtype)
     return bits, ties if exact else 0

@@ -85,8 +85,8 @@ def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.i
     return np.array([bisect_left(indices, cut) for cut in cuts], np.int64)
 
 
-def first_invalid(indices: Indices, start: int, stop: int) -> int:
-    bad = (indices < start) | (indices >= stop)
+def first_invalid(indices: Indices, first: int, last: int) -> int:
+    bad = (indices < first) | (indices > last)
     bad[1:] |= indices[1:] <= indices[:-1]
     return int(bad.argmax()) if bad.any() else -1
 

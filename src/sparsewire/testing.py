@@ -1,0 +1,457 @@
+"""What authors of algorithms and drivers test with; the library's own tests use nothing else.
+
+    run_local      run an algorithm on every rank's vector, in one process
+    ORACLES        what each algorithm of the table must return, in plain dense numpy
+    check_driver   the conformance suite: what every driver has to do
+    tcp_ranks      all ranks of a TCP mesh as threads of this process
+
+A new driver passes if this returns:
+
+>>> from sparsewire.drivers import local
+>>> def run_ranks(make_script, size):
+...     results, _ = local.run([make_script(rank, size) for rank in range(size)])
+...     return results
+>>> check_driver(run_ranks)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.drivers import local, tcp
+from sparsewire.drivers._base import Traffic
+from sparsewire.errors import SparsewireError
+from sparsewire.steps import Recv, RecvAny, Send, Steps
+from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, value_dtype
+from sparsewire.wire import Call
+
+__all__ = [
+    "DRIVER_CHECKS",
+    "ORACLES",
+    "RankErrors",
+    "check_driver",
+    "dense",
+    "run_local",
+    "same_bits",
+    "tcp_ranks",
+]
+
+T = TypeVar("T")
+
+MakeScript: TypeAlias = Callable[[int, int], Steps[Any]]
+RunRanks: TypeAlias = Callable[[MakeScript, int], list[Any]]
+
+SIZES = (1, 2, 3, 5)
+
+
+def run_local(
+    run: Callable[[int, int, SparseVector], Steps[T]], inputs: Sequence[SparseVector], seed: int = 0
+) -> tuple[list[T], list[Traffic]]:
+    """Every rank's result and traffic; ``inputs[r]`` is rank r's vector, ``seed`` draws the delivery order.
+
+    >>> ones = SparseVector(4, [1, 3], np.ones(2))
+    >>> results, traffic = run_local(ALGORITHMS["split_allgather"].run, [ones, ones])
+    >>> results[0].to_dense(), traffic[0].messages_sent
+    (array([0., 2., 0., 2.]), 2)
+    """
+    return local.run([run(rank, len(inputs), vector) for rank, vector in enumerate(inputs)], seed)
+
+
+def dense(vector: SparseVector) -> Array:
+    """The vector's numbers as an array of at least 64 bits each, without help from the library.
+
+    >>> dense(SparseVector(3, [1], np.array([7], dtype="int32")))
+    array([0, 7, 0])
+    """
+    values = vector.values.astype(_exact_dtype(vector.dtype))
+    if vector.indices is None:
+        return values
+    array = np.zeros(vector.stop - vector.start, values.dtype)
+    array[vector.indices.astype(np.int64) - vector.start] = values
+    return array
+
+
+def _exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Wide enough that adding a few numbers of ``dtype`` rounds less than ``dtype`` itself does."""
+    if dtype.kind == "i":
+        return np.dtype(np.int64)
+    return np.dtype(np.longdouble if dtype.itemsize == 8 else np.float64)
+
+
+def _dense_sum(inputs: Sequence[SparseVector]) -> Array:
+    total = np.zeros(inputs[0].length, _exact_dtype(inputs[0].dtype))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for vector in inputs:
+            total = total + dense(vector)
+    return total
+
+
+# What every rank must hold in the end, as a dense array in a wider type; same keys as ALGORITHMS.
+ORACLES: dict[str, Callable[[Sequence[SparseVector]], Array]] = {
+    "dense_ring": _dense_sum,
+    "dense_halving_doubling": _dense_sum,
+    "recursive_doubling": _dense_sum,
+    "split_allgather": _dense_sum,
+    "allgather_sum": _dense_sum,
+}
+
+
+def same_bits(a: SparseVector, b: SparseVector) -> bool:
+    """Is everything alike: range, form, dtypes, and the bits of every index and value?
+
+    >>> v = SparseVector(2, [0, 1], np.array([1.0, 2.0]))
+    >>> same_bits(v, v), same_bits(v, v.as_dense())
+    (True, False)
+    """
+    return _bits(a) == _bits(b)
+
+
+def _bits(vector: SparseVector) -> tuple[Any, ...]:
+    where = vector.length, vector.start, vector.stop
+    values = vector.dtype.name, vector.values.tobytes()
+    if vector.indices is None:
+        return *where, *values
+    return *where, *values, vector.indices.dtype.name, vector.indices.tobytes()
+
+
+# -- drivers -------------------------------------------------------------------------------------
+
+
+def check_driver(run_ranks: RunRanks) -> None:
+    """Raise if a driver breaks the contract of ``steps``.
+
+    ``run_ranks(make_script, size)`` runs ``make_script(rank, size)`` on every rank and returns the results
+    in rank order.  If any rank raises it has to raise too, once every rank has ended.
+    """
+    for check in DRIVER_CHECKS:
+        check(run_ranks)
+
+
+class RankErrors(SparsewireError):
+    """Some ranks raised; ``errors`` has the exception of each."""
+
+    def __init__(self, errors: dict[int, BaseException]) -> None:
+        self.errors = errors
+        super().__init__("; ".join(f"rank {r}: {type(e).__name__}: {e}" for r, e in sorted(errors.items())))
+
+
+def tcp_ranks(make_script: MakeScript, size: int, timeout: float = 60.0) -> list[Any]:
+    """Run a script on every rank of a TCP mesh on this machine, each rank a thread with its own driver.
+
+    >>> def swap(rank, size):
+    ...     [theirs] = yield [Send(1 - rank, SparseVector.empty(rank)), Recv(1 - rank)]
+    ...     return theirs.length
+    >>> tcp_ranks(swap, 2)
+    [1, 0]
+    """
+    drivers: list[tcp.TcpDriver] = []
+    results: dict[int, Any] = {}
+    errors: dict[int, BaseException] = {}
+    secret = secrets.token_hex(16)
+
+    def work(rank: int, port: int) -> None:
+        try:
+            driver = tcp.connect(rank, size, ("127.0.0.1", port), secret, timeout)
+            drivers.append(driver)
+            results[rank], _ = driver.run(make_script(rank, size), Call(), timeout)
+        except BaseException as error:
+            errors[rank] = error
+
+    with _reserved_port() as port:
+        threads = [threading.Thread(target=work, args=(rank, port)) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for driver in drivers:  # not earlier: who leaves is lost to those who listen to anybody
+        driver.close()
+    if errors:
+        raise RankErrors(errors)
+    return [results[rank] for rank in range(size)]
+
+
+@contextlib.contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A port that is given to nobody else: a bound socket that does not listen keeps it."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
+# -- the conformance suite -----------------------------------------------------------------------
+
+
+def _number(value: int) -> SparseVector:
+    return SparseVector.from_dense(np.array([value], np.int64))
+
+
+def _value(piece: SparseVector) -> int:
+    return int(piece.values[0])
+
+
+def _others(rank: int, size: int) -> list[int]:
+    return [peer for peer in range(size) if peer != rank]
+
+
+def check_a_script_without_peers_ends(run_ranks: RunRanks) -> None:
+    """A round may be empty, and so may a script."""
+
+    def script(rank: int, size: int) -> Steps[int]:
+        received = yield []
+        assert received == []
+        return 10 * size + rank
+
+    for size in SIZES:
+        assert run_ranks(script, size) == [10 * size + rank for rank in range(size)]
+
+
+def check_messages_keep_their_order(run_ranks: RunRanks) -> None:
+    """Between two ranks, within a round and from round to round, in both directions."""
+    count = 12
+
+    def script(rank: int, size: int) -> Steps[list[list[int]]]:
+        seen: list[list[int]] = []
+        peers = _others(rank, size)
+        for turn in range(3):
+            sends = [Send(peer, _number(turn * count + i)) for i in range(count) for peer in peers]
+            pieces = yield [*sends, *(Recv(peer) for peer in peers for _ in range(count))]
+            seen.append([_value(piece) for piece in pieces])
+        return seen
+
+    for size in SIZES:
+        for seen in run_ranks(script, size):
+            for turn, numbers in enumerate(seen):
+                assert numbers == [turn * count + i for _ in range(size - 1) for i in range(count)]
+
+
+def check_early_messages_wait(run_ranks: RunRanks) -> None:
+    """A message that arrives before its round is kept for it, and other ranks' do not overtake it."""
+
+    def script(rank: int, size: int) -> Steps[list[int]]:
+        if rank:
+            yield [Send(0, _number(100 * rank + i)) for i in range(4)]
+            return []
+        seen = []
+        for i in range(4):
+            for peer in range(size - 1, 0, -1):
+                [piece] = yield [Recv(peer)]
+                seen.append(_value(piece) - (100 * peer + i))
+        return seen
+
+    for size in SIZES[1:]:
+        assert run_ranks(script, size)[0] == [0] * (4 * (size - 1))
+
+
+def check_everybody_to_everybody(run_ranks: RunRanks) -> None:
+    """Payloads come in the order in which the receives are listed, whoever is first."""
+
+    def script(rank: int, size: int) -> Steps[list[int]]:
+        total: list[int] = []
+        for turn in range(4):
+            peers = _others(rank, size)[:: -1 if turn % 2 else 1]
+            steps = [Recv(peer) for peer in peers] + [
+                Send(p, _number(turn * 100 + rank * 10 + p)) for p in peers
+            ]
+            pieces = yield steps
+            total += [
+                _value(piece) - (turn * 100 + peer * 10 + rank)
+                for peer, piece in zip(peers, pieces, strict=True)
+            ]
+        return total
+
+    for size in SIZES:
+        assert run_ranks(script, size) == [[0] * (4 * (size - 1))] * size
+
+
+def check_one_sided_rounds(run_ranks: RunRanks) -> None:
+    """A chain: each rank only receives, then only sends."""
+
+    def script(rank: int, size: int) -> Steps[int]:
+        token = 1
+        if rank:
+            [piece] = yield [Recv(rank - 1)]
+            token = _value(piece) * 3
+        if rank + 1 < size:
+            yield [Send(rank + 1, _number(token))]
+        return token
+
+    for size in SIZES:
+        assert run_ranks(script, size) == [3**rank for rank in range(size)]
+
+
+def check_receive_from_anybody(run_ranks: RunRanks) -> None:
+    """Rank 0 serves whoever speaks first, and each rank's own messages stay in order."""
+    count = 5
+
+    def script(rank: int, size: int) -> Steps[Any]:
+        if rank:
+            answers = []
+            for i in range(count):
+                [piece] = yield [Send(0, _number(i)), Recv(0)]
+                answers.append(_value(piece))
+            return answers
+        heard: dict[int, list[int]] = {peer: [] for peer in range(1, size)}
+        for _ in range(count * (size - 1)):
+            [(source, piece)] = yield [RecvAny()]
+            heard[source].append(_value(piece))
+            yield [Send(source, _number(1000 * source + _value(piece)))]
+        return heard
+
+    for size in SIZES:
+        heard, *answers = run_ranks(script, size)
+        assert heard == {peer: list(range(count)) for peer in range(1, size)}
+        assert answers == [[1000 * peer + i for i in range(count)] for peer in range(1, size)]
+
+
+def check_every_kind_of_payload(run_ranks: RunRanks) -> None:
+    """What is sent arrives with the same bits, range, form and index width."""
+    payloads = _payloads()
+
+    def script(rank: int, size: int) -> Steps[list[bool]]:
+        alike = []
+        left, right = (rank - 1) % size, (rank + 1) % size
+        for payload in payloads:
+            [got] = yield [Send(right, payload), Recv(left)]
+            assert isinstance(got, list) == isinstance(payload, list)
+            wanted, pieces = (payload, got) if isinstance(payload, list) else ([payload], [got])
+            alike.append(len(wanted) == len(pieces) and all(map(same_bits, wanted, pieces)))
+        return alike
+
+    for size in SIZES[1:]:
+        for alike in run_ranks(script, size):
+            assert all(alike), f"changed on the way: {[payloads[i] for i, ok in enumerate(alike) if not ok]}"
+
+
+def _payloads() -> list[SparseVector | list[SparseVector]]:
+    payloads: list[SparseVector | list[SparseVector]] = []
+    for name in VALUE_DTYPES:
+        numbers = np.arange(-3, 4).astype(value_dtype(name))
+        sparse = SparseVector(1000, [0, 1, 2, 500, 501, 998, 999], numbers)
+        wide = SparseVector(2**40, [0, 1, 2**31, 2**32 - 1, 2**32, 2**39, 2**40 - 1], numbers)
+        whole = SparseVector.from_dense(numbers)
+        payloads += [
+            sparse,
+            wide,
+            whole,
+            sparse.slice(1, 999),
+            wide.slice(2**31, 2**39),
+            whole.slice(2, 5),
+            sparse.slice(10, 20),
+            whole.slice(3, 3),
+            SparseVector.empty(0, numbers.dtype),
+            SparseVector.empty(2**40, numbers.dtype),
+            [sparse],
+            sparse.cut(5),
+            [whole, wide, SparseVector.empty(5, numbers.dtype), sparse],
+        ]
+    odd = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])
+    return [*payloads, SparseVector.from_dense(odd), SparseVector(9, range(6), odd)]
+
+
+def check_large_payloads_cross(run_ranks: RunRanks) -> None:
+    """Several MB in all directions at once: nobody may wait to read until its own is written."""
+    count = 2**20
+
+    def script(rank: int, size: int) -> Steps[list[bool]]:
+        mine = SparseVector.from_dense(np.full(count, rank, np.float64))
+        peers = _others(rank, size)
+        pieces = yield [Send(peer, mine) for peer in peers] + [Recv(peer) for peer in peers]
+        return [bool((p.values == peer).all()) for peer, p in zip(peers, pieces, strict=True)]
+
+    for size in (2, 3):
+        assert run_ranks(script, size) == [[True] * (size - 1)] * size
+
+
+def check_received_payloads_are_kept(run_ranks: RunRanks) -> None:
+    """A payload is a value: later messages do not change it."""
+
+    def script(rank: int, size: int) -> Steps[list[int]]:
+        pieces = []
+        for i in range(50):
+            got = yield [Send((rank + 1) % size, _number(i)), Recv((rank - 1) % size)]
+            pieces += got
+        return [_value(piece) for piece in pieces]
+
+    for size in SIZES[1:]:
+        assert run_ranks(script, size) == [list(range(50))] * size
+
+
+def check_a_failing_script_fails_every_rank(run_ranks: RunRanks) -> None:
+    """One rank's script raises while the others wait for it: all end, none hangs."""
+
+    def script(rank: int, size: int) -> Steps[None]:
+        yield [Send(peer, _number(0)) for peer in _others(rank, size)] + [
+            Recv(p) for p in _others(rank, size)
+        ]
+        if rank == size - 1:
+            raise ZeroDivisionError("on purpose, in a test")
+        yield [Recv(size - 1)]
+
+    for size in SIZES:
+        _assert_raises(run_ranks, script, size, "a script raised")
+
+
+def check_nonsense_peers_are_refused(run_ranks: RunRanks) -> None:
+    """Sending to oneself or to a rank that does not exist is an error."""
+    for nonsense in (0, 7, -1):
+
+        def script(rank: int, size: int, peer: int = nonsense) -> Steps[None]:
+            yield [Send(peer, _number(0))] if rank == 0 else [Recv(0)]
+
+        _assert_raises(run_ranks, script, 3, f"rank 0 of 3 sent to rank {nonsense}")
+
+
+def _assert_raises(run_ranks: RunRanks, script: MakeScript, size: int, what: str) -> None:
+    try:
+        run_ranks(script, size)
+    except Exception:
+        return
+    raise AssertionError(f"{what}, and run_ranks did not raise")
+
+
+def check_every_algorithm_agrees(run_ranks: RunRanks) -> None:
+    """The right sum, and the same bits on every rank and in a second run, for the whole table."""
+    length = 60
+
+    def vectors(size: int) -> list[SparseVector]:
+        ranges = [range(rank, length, 2 + rank) for rank in range(size)]
+        return [SparseVector(length, r, np.full(len(r), 2.0**i, np.float32)) for i, r in enumerate(ranges)]
+
+    def check(name: str, size: int) -> None:
+        inputs = vectors(size)
+
+        def script(rank: int, size: int) -> Steps[SparseVector]:
+            return ALGORITHMS[name].run(rank, size, inputs[rank])
+
+        first, *rest = [*run_ranks(script, size), *run_ranks(script, size)]
+        assert all(same_bits(first, other) for other in rest), f"{name}: bits differ"
+        assert np.array_equal(dense(first), ORACLES[name](inputs)), f"{name}: wrong sum"
+
+    for name in ALGORITHMS:
+        for size in SIZES:
+            check(name, size)
+
+
+DRIVER_CHECKS: tuple[Callable[[RunRanks], None], ...] = (
+    check_a_script_without_peers_ends,
+    check_messages_keep_their_order,
+    check_early_messages_wait,
+    check_everybody_to_everybody,
+    check_one_sided_rounds,
+    check_receive_from_anybody,
+    check_every_kind_of_payload,
+    check_large_payloads_cross,
+    check_received_payloads_are_kept,
+    check_a_failing_script_fails_every_rank,
+    check_nonsense_peers_are_refused,
+    check_every_algorithm_agrees,
+)

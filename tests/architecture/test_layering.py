@@ -1,0 +1,86 @@
+"""Imports point downwards only: the picture of docs/design.md, held against every import in the source."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sparsewire
+
+ROOT = Path(sparsewire.__file__).parent
+
+# What a module may import from the package, by prefix; all may import `errors`.
+ALLOWED = {
+    "errors": [],
+    "steps": [],
+    "memory": [],
+    "kernels": ["kernels", "memory"],
+    "vector": ["kernels", "memory"],
+    "wire": ["vector", "kernels", "memory"],
+    "model": [],
+    "algorithms": ["algorithms", "steps", "vector", "model"],
+    "drivers": ["drivers", "steps", "vector", "wire", "model"],
+    "convert": ["vector"],
+    "communicator": ["algorithms", "convert", "drivers._base", "steps", "vector", "wire"],
+    "start": ["communicator", "drivers"],
+    "testing": ["algorithms", "drivers", "steps", "vector", "wire"],
+    "launch": [],
+    "network": [],
+    "cli": ["bench", "launch", "network", "kernels", "model", ""],
+    "__init__": ["algorithms", "communicator", "start", "vector"],
+}
+OPTIONAL = {"torch", "scipy", "mpi4py", "ml_dtypes", "sklearn", "matplotlib"}
+COMMAND_LINE_ONLY = {"typer", "rich"}
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        yield path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+
+
+def imports(module, *, top_level_only=False):
+    """The dotted names that a module imports."""
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_below(name, allowed):
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in allowed)
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if not m.startswith("bench")])
+def test_imports_point_downwards(module):
+    layer = module.split(".")[0]
+    allowed = [*ALLOWED[layer], "errors"]
+    for name in imports(module):
+        package, _, inside = name.partition(".")
+        if package == "sparsewire" and not ("" in allowed and name == "sparsewire"):
+            assert is_below(inside, allowed), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.split(".")[0] not in ("bench", "cli")])
+def test_nobody_but_the_command_line_imports_the_benchmark(module):
+    assert not any(name.startswith("sparsewire.bench") for name in imports(module))
+
+
+@pytest.mark.parametrize("module", list(modules()))
+def test_optional_packages_are_imported_on_first_use(module):
+    packages = {name.split(".")[0] for name in imports(module, top_level_only=True)}
+    assert not packages & OPTIONAL
+    if module.split(".")[0] not in ("bench", "cli"):
+        assert not packages & COMMAND_LINE_ONLY
+
+
+def test_importing_the_library_loads_numpy_and_nothing_else_heavy():
+    heavy = sorted(OPTIONAL | COMMAND_LINE_ONLY)
+    code = f"import sparsewire, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
