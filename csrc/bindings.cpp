@@ -185,11 +185,11 @@ void split_at(In indices, nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_co
   });
 }
 
-std::int64_t first_invalid(In indices, std::uint64_t start, std::uint64_t stop) {
+std::int64_t first_invalid(In indices, std::uint64_t first, std::uint64_t last) {
   return with_index_type(indices.dtype(), [&](auto index) {
     using I = typename decltype(index)::type;
     nb::gil_scoped_release released;
-    return sw::first_invalid(data<I>(indices), indices.size(), start, stop);
+    return sw::first_invalid(data<I>(indices), indices.size(), first, last);
   });
 }
 
@@ -213,7 +213,7 @@ NB_MODULE(_compiled, m) {
         "offset"_a);
   m.def("scatter", &scatter, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(), "offset"_a);
   m.def("split_at", &split_at, "indices"_a.noconvert(), "cuts"_a.noconvert(), "positions"_a.noconvert());
-  m.def("first_invalid", &first_invalid, "indices"_a.noconvert(), "start"_a, "stop"_a);
+  m.def("first_invalid", &first_invalid, "indices"_a.noconvert(), "first"_a, "last"_a);
   m.def("checksum", &checksum, "data"_a.noconvert(), "seed"_a);
   m.def("available_isas", &sw::available_isas);
   m.def("active_isa", &sw::active_isa);

@@ -12,18 +12,18 @@ namespace {
 constexpr std::size_t block = 1024;
 
 template <class I>
-[[gnu::always_inline]] inline bool is_invalid(const I* indices, std::size_t j, I first, I last) {
-  return (indices[j] <= indices[j - 1]) | (indices[j] < first) | (indices[j] > last);
+[[gnu::always_inline]] inline bool is_invalid(const I* indices, std::size_t j, I low, I high) {
+  return (indices[j] <= indices[j - 1]) | (indices[j] < low) | (indices[j] > high);
 }
 
 // The first block in which something is wrong, or n.  indices[-1] is readable.  Without a branch on the data, so that
 // the compiler vectorises it for whatever target this is inlined into.
 template <class I>
-[[gnu::always_inline]] inline std::size_t first_bad_block(const I* indices, std::size_t n, I first, I last) {
+[[gnu::always_inline]] inline std::size_t first_bad_block(const I* indices, std::size_t n, I low, I high) {
   for (std::size_t begin = 0; begin < n; begin += block) {
     const std::size_t size = std::min(block, n - begin);
     I bad = 0;
-    for (std::size_t j = 0; j < size; ++j) bad |= is_invalid(indices + begin, j, first, last);
+    for (std::size_t j = 0; j < size; ++j) bad |= is_invalid(indices + begin, j, low, high);
     if (bad) return begin;
   }
   return n;
@@ -32,8 +32,8 @@ template <class I>
 namespace scalar {
 
 template <class I>
-std::size_t search(const I* indices, std::size_t n, I first, I last) {
-  return first_bad_block(indices, n, first, last);
+std::size_t search(const I* indices, std::size_t n, I low, I high) {
+  return first_bad_block(indices, n, low, high);
 }
 
 }  // namespace scalar
@@ -45,8 +45,8 @@ std::size_t search(const I* indices, std::size_t n, I first, I last) {
 namespace avx2 {
 
 template <class I>
-SPARSEWIRE_AVX2 std::size_t search(const I* indices, std::size_t n, I first, I last) {
-  return first_bad_block(indices, n, first, last);
+SPARSEWIRE_AVX2 std::size_t search(const I* indices, std::size_t n, I low, I high) {
+  return first_bad_block(indices, n, low, high);
 }
 
 }  // namespace avx2
@@ -54,8 +54,8 @@ SPARSEWIRE_AVX2 std::size_t search(const I* indices, std::size_t n, I first, I l
 namespace avx512 {
 
 template <class I>
-SPARSEWIRE_AVX512 std::size_t search(const I* indices, std::size_t n, I first, I last) {
-  return first_bad_block(indices, n, first, last);
+SPARSEWIRE_AVX512 std::size_t search(const I* indices, std::size_t n, I low, I high) {
+  return first_bad_block(indices, n, low, high);
 }
 
 }  // namespace avx512
@@ -74,14 +74,14 @@ constexpr Version<decltype(scalar::search<I>)> versions[] = {{Isa::scalar, scala
 }  // namespace
 
 template <class I>
-std::int64_t first_invalid(const I* indices, std::size_t n, std::uint64_t start, std::uint64_t stop) {
+std::int64_t first_invalid(const I* indices, std::size_t n, std::uint64_t first, std::uint64_t last) {
   constexpr std::uint64_t largest = std::numeric_limits<I>::max();
   if (n == 0) return -1;
-  if (start >= stop || indices[0] < start || indices[0] >= stop) return 0;
-  // indices[0] is in the range, so the range's first index fits I, and so does its last one below.
-  const I first = static_cast<I>(start), last = static_cast<I>(std::min(stop - 1, largest));
-  std::size_t j = 1 + pick(versions<I>)(indices + 1, n - 1, first, last);
-  while (j < n && !is_invalid(indices, j, first, last)) ++j;
+  if (indices[0] < first || indices[0] > last) return 0;
+  // One index is in the range, so its first number fits I; and no index is above the largest of I.
+  const I low = static_cast<I>(first), high = static_cast<I>(std::min(last, largest));
+  std::size_t j = 1 + pick(versions<I>)(indices + 1, n - 1, low, high);
+  while (j < n && !is_invalid(indices, j, low, high)) ++j;
   return j < n ? static_cast<std::int64_t>(j) : -1;
 }
 

@@ -5,9 +5,9 @@
 
 namespace sparsewire {
 
-// The position of the first index that is not greater than the one before it, or not in [start, stop); -1 if there is
+// The position of the first index that is not greater than the one before it, or not in [first, last]; -1 if there is
 // none.  At the speed of memory: received frames are checked with it.
 template <class I>
-std::int64_t first_invalid(const I* indices, std::size_t n, std::uint64_t start, std::uint64_t stop);
+std::int64_t first_invalid(const I* indices, std::size_t n, std::uint64_t first, std::uint64_t last);
 
 }  // namespace sparsewire

@@ -58,8 +58,8 @@ struct Pair {
   }
 };
 
-// Each step waits for the comparison of the one before.  Two halves merged alternately fill that time: 1.7 times as fast
-// as one after the other.  The upper half is written where it begins if no index is shared, then moved down.
+// Each step waits for the comparison of the one before.  Two halves merged alternately fill that time.  The upper half
+// is written where it begins if no index is shared, then moved down.
 template <class I, class V>
 std::size_t merge_two(const Run<I, V>& a, const Run<I, V>& b, I* out_indices, V* out_values) {
   const Pair<I, V> pair{a, b, out_indices, out_values};
@@ -78,9 +78,9 @@ std::size_t merge_two(const Run<I, V>& a, const Run<I, V>& b, I* out_indices, V*
   return lower.count + (upper.count - (i + j));
 }
 
-// ---- more runs: window after window of 4096 indices, each run in turn adds its entries of the window to a dense row of
-// sums and marks them in a bitmap, from which the window's entries are then read in order.  4096 = 64 x 64, so that the
-// bitmap's summary is one register; sums and bitmap stay in the first-level cache.  A window that no run touches is
+// ---- more runs: window after window of 4096 indices, each run in turn adds its entries of the window to a dense row
+// of sums and marks them in a bitmap, from which the window's entries are then read in order.  4096 = 64 x 64, so that
+// the bitmap's summary is one register; sums and bitmap stay in the first-level cache.  A window that no run touches is
 // never visited: the next one begins where the smallest remaining index lies.
 
 template <class I, class V>

@@ -85,8 +85,8 @@ template <class Mask, class I, class V>
 }
 
 // Takes the values that `mask` names, two at a time.  Whether a block has any, or a second one, is a coin toss at 1 %
-// density, and a wrong guess costs more than up to two entries written in vain, which the next block overwrites; so there
-// is a branch only for a third one.  Calls on_taken(j, is_vain) for each; a vain j may have been a real one before.
+// density, and a wrong guess costs more than up to two entries written in vain, which the next block overwrites; so
+// there is a branch only for a third one.  Calls on_taken(j, is_vain) for each; a vain j may have been a real one.
 template <class I, class V, class OnTaken>
 [[gnu::always_inline]] inline void take(std::uint64_t mask, const V* values, I index, I* out_indices, V* out_values,
                                         OnTaken on_taken) {
@@ -166,7 +166,8 @@ template <class Mask, class I, class V>
 namespace avx2 {
 
 template <class I, class V>
-SPARSEWIRE_AVX2 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out, Progress progress) {
+SPARSEWIRE_AVX2 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out,
+                                Progress progress) {
   return select_blocks<Avx2Mask>(x, n, threshold, offset, out, progress);
 }
 
@@ -183,7 +184,8 @@ SPARSEWIRE_AVX2 Progress accumulate_select(V* residual, const V* gradient, std::
 namespace avx512 {
 
 template <class I, class V>
-SPARSEWIRE_AVX512 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out, Progress progress) {
+SPARSEWIRE_AVX512 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out,
+                                Progress progress) {
   return select_blocks<Avx512Mask>(x, n, threshold, offset, out, progress);
 }
 
@@ -222,36 +224,43 @@ Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Roo
 }
 
 template <class I, class V>
-Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold, Room<I, V> out, Progress progress) {
+Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold, Room<I, V> out,
+                           Progress progress) {
   return pick(accumulate_select_versions<I, V>)(residual, gradient, n, threshold, out,
                                                 progress);
 }
 
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
+using i32 = std::int32_t;
+using i64 = std::int64_t;
 template Progress select(const float*, std::size_t, Magnitude<float>, u32, Room<u32, float>, Progress);
 template Progress select(const double*, std::size_t, Magnitude<double>, u32, Room<u32, double>, Progress);
 template Progress select(const half*, std::size_t, Magnitude<half>, u32, Room<u32, half>, Progress);
 template Progress select(const bfloat16*, std::size_t, Magnitude<bfloat16>, u32, Room<u32, bfloat16>, Progress);
-template Progress select(const std::int32_t*, std::size_t, Magnitude<std::int32_t>, u32, Room<u32, std::int32_t>, Progress);
-template Progress select(const std::int64_t*, std::size_t, Magnitude<std::int64_t>, u32, Room<u32, std::int64_t>, Progress);
+template Progress select(const i32*, std::size_t, Magnitude<i32>, u32, Room<u32, i32>, Progress);
+template Progress select(const i64*, std::size_t, Magnitude<i64>, u32, Room<u32, i64>, Progress);
 template Progress select(const float*, std::size_t, Magnitude<float>, u64, Room<u64, float>, Progress);
 template Progress select(const double*, std::size_t, Magnitude<double>, u64, Room<u64, double>, Progress);
 template Progress select(const half*, std::size_t, Magnitude<half>, u64, Room<u64, half>, Progress);
 template Progress select(const bfloat16*, std::size_t, Magnitude<bfloat16>, u64, Room<u64, bfloat16>, Progress);
-template Progress select(const std::int32_t*, std::size_t, Magnitude<std::int32_t>, u64, Room<u64, std::int32_t>, Progress);
-template Progress select(const std::int64_t*, std::size_t, Magnitude<std::int64_t>, u64, Room<u64, std::int64_t>, Progress);
+template Progress select(const i32*, std::size_t, Magnitude<i32>, u64, Room<u64, i32>, Progress);
+template Progress select(const i64*, std::size_t, Magnitude<i64>, u64, Room<u64, i64>, Progress);
 template Progress accumulate_select(float*, const float*, std::size_t, Magnitude<float>, Room<u32, float>, Progress);
-template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>, Room<u32, double>, Progress);
+template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>,
+                                    Room<u32, double>, Progress);
 template Progress accumulate_select(half*, const half*, std::size_t, Magnitude<half>, Room<u32, half>, Progress);
-template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>, Room<u32, bfloat16>, Progress);
-template Progress accumulate_select(std::int32_t*, const std::int32_t*, std::size_t, Magnitude<std::int32_t>, Room<u32, std::int32_t>, Progress);
-template Progress accumulate_select(std::int64_t*, const std::int64_t*, std::size_t, Magnitude<std::int64_t>, Room<u32, std::int64_t>, Progress);
+template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>,
+                                    Room<u32, bfloat16>, Progress);
+template Progress accumulate_select(i32*, const i32*, std::size_t, Magnitude<i32>, Room<u32, i32>, Progress);
+template Progress accumulate_select(i64*, const i64*, std::size_t, Magnitude<i64>, Room<u32, i64>, Progress);
 template Progress accumulate_select(float*, const float*, std::size_t, Magnitude<float>, Room<u64, float>, Progress);
-template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>, Room<u64, double>, Progress);
+template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>,
+                                    Room<u64, double>, Progress);
 template Progress accumulate_select(half*, const half*, std::size_t, Magnitude<half>, Room<u64, half>, Progress);
-template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>, Room<u64, bfloat16>, Progress);
-template Progress accumulate_select(std::int32_t*, const std::int32_t*, std::size_t, Magnitude<std::int32_t>, Room<u64, std::int32_t>, Progress);
-template Progress accumulate_select(std::int64_t*, const std::int64_t*, std::size_t, Magnitude<std::int64_t>, Room<u64, std::int64_t>, Progress);
+template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>,
+                                    Room<u64, bfloat16>, Progress);
+template Progress accumulate_select(i32*, const i32*, std::size_t, Magnitude<i32>, Room<u64, i32>, Progress);
+template Progress accumulate_select(i64*, const i64*, std::size_t, Magnitude<i64>, Room<u64, i64>, Progress);
 
 }  // namespace sparsewire

@@ -27,8 +27,8 @@ struct Room {
 //
 //   x         n values, any alignment
 //   out       overlaps no input
-//   returns   position == n if done; otherwise count == out.capacity, and the value at position is the first that did not
-//             fit: give the entries more room and call again
+//   returns   position == n if done; otherwise count == out.capacity, and the value at position is the first that did
+//             not fit: give the entries more room and call again
 //   bits      values are copied; every ISA returns the same
 template <class I, class V>
 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out,

@@ -54,9 +54,6 @@ def main() -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # whoever read our output has seen enough, as in `sparsewire run ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
-        sys.exit(128 + signal.SIGPIPE)
     sys.exit(0)
 
 
@@ -77,7 +74,11 @@ def run(
 
     if not module and not Path(script).exists():
         raise InputError(f"there is no script {script!r}")
-    outcome = launch([sys.executable, *(["-m"] if module else []), script, *(arguments or [])], ranks)
+    try:
+        outcome = launch([sys.executable, *(["-m"] if module else []), script, *(arguments or [])], ranks)
+    except BrokenPipeError:  # whoever read our output has seen enough, as in `sparsewire run ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+        raise typer.Exit(128 + signal.SIGPIPE) from None
     if outcome.code != 0:
         print(f"sparsewire: {outcome}; the other ranks were stopped", file=sys.stderr)
     raise typer.Exit(outcome.code)

@@ -13,7 +13,7 @@ from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
 from sparsewire.convert import Restore, from_any
 from sparsewire.drivers._base import Driver
-from sparsewire.errors import InputError, SparsewireError
+from sparsewire.errors import InputError, SparsewireError, TransportError
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
 from sparsewire.wire import Call
@@ -57,6 +57,7 @@ class Communicator:
         self.timeout = timeout
         self.last: Last | None = None
         self._driver = driver
+        self._closed = False
 
     @property
     def rank(self) -> int:
@@ -166,6 +167,7 @@ class Communicator:
 
     def close(self) -> None:
         """Leave the group; ranks that still wait for this one will notice."""
+        self._closed = True
         self._driver.close()
 
     def __enter__(self) -> Communicator:
@@ -179,6 +181,8 @@ class Communicator:
 
     def _execute(self, prepare: Callable[[], _Plan[T]], timeout: float | None) -> tuple[_Plan[T], T]:
         """Run a collective.  If this rank cannot even begin, the others are told why, and raise the same."""
+        if self._closed:
+            raise TransportError("this communicator was closed; sparsewire.init() makes a new one")
         try:
             plan = prepare()
             limit = _checked_timeout(self.timeout if timeout is None else timeout)

@@ -106,8 +106,6 @@ def _from_torch_coo(x: Any) -> tuple[SparseVector, Restore]:
 
     A hybrid tensor such as an embedding's gradient has whole rows for entries: they become their elements.
     """
-    import torch
-
     coalesced = x.detach().coalesce()
     sparse_shape, row_shape = x.shape[: x.sparse_dim()], x.shape[x.sparse_dim() :]
     row = int(np.prod(row_shape, dtype=np.int64))
@@ -120,19 +118,26 @@ def _from_torch_coo(x: Any) -> tuple[SparseVector, Restore]:
     def restore(result: SparseVector) -> Any:
         entries = result.as_sparse()
         assert entries.indices is not None
-        if result.length != x.numel():
-            places, kept = entries.indices.astype(np.int64)[None], _numpy_to_tensor(entries.values.copy())
-            return torch.sparse_coo_tensor(torch.from_numpy(places), kept, (result.length,), device=x.device)
-        touched, slot = np.unique(entries.indices.astype(np.int64) // row, return_inverse=True)
+        indices = entries.indices.astype(np.int64)
+        if result.length != x.numel():  # a part of the sum
+            return _coo(indices[None], entries.values.copy(), (result.length,), x.device)
+        starts_row = np.diff(indices // row, prepend=-1) > 0
+        touched = (indices // row)[starts_row]
         filled = np.zeros((len(touched), row), entries.dtype)
-        filled[slot, entries.indices % row] = entries.values
+        filled[np.cumsum(starts_row) - 1, indices % row] = entries.values
         places = np.array(np.unravel_index(touched, tuple(sparse_shape))).reshape(len(sparse_shape), -1)
-        kept = _numpy_to_tensor(filled.reshape(-1)).reshape(len(touched), *row_shape)
-        return torch.sparse_coo_tensor(
-            torch.from_numpy(places), kept, x.shape, device=x.device, is_coalesced=True
-        )
+        return _coo(places, filled.reshape(len(touched), *row_shape), x.shape, x.device)
 
     return vector, restore
+
+
+def _coo(places: Array, values: Array, shape: Any, device: Any) -> Any:
+    import torch
+
+    kept = _numpy_to_tensor(values.reshape(-1)).reshape(values.shape)
+    return torch.sparse_coo_tensor(
+        torch.from_numpy(places), kept, shape, device=device, is_coalesced=True, check_invariants=False
+    )
 
 
 def _tensor_to_numpy(tensor: Any) -> Array:

@@ -48,9 +48,7 @@ def test_handshake_refuses_a_dialler_with_another_secret():
         converse(accept(SECRET, 1, 4), dial(b"guess", 0, 1, 4))
 
 
-@pytest.mark.parametrize(
-    ("size_here", "size_there"), [(4, 5), (5, 4)], ids=["smaller-here", "smaller-there"]
-)
+@pytest.mark.parametrize(("size_here", "size_there"), [(4, 5), (5, 4)], ids=["smaller-here", "smaller-there"])
 def test_handshake_refuses_a_rank_of_a_job_of_another_size(size_here, size_there):
     with pytest.raises(AuthenticationError):
         converse(accept(SECRET, 1, size_here), dial(SECRET, 0, 1, size_there))

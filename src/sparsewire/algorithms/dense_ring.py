@@ -38,7 +38,13 @@ def dense_ring(
 
 
 def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
-    span = shape.length / shape.size
+    span, steps = shape.length / shape.size, 2 * (shape.size - 1)
     count = segment_count(span * shape.value_bytes, segment_bytes)
-    steps = [Round(count, count * shape.dense_frame_bytes(span / count))] * (2 * (shape.size - 1))
-    return network.cost(steps)
+    segment = Round(1, shape.dense_frame_bytes(span / count))
+    total = network.cost([segment] * (steps * count))
+    if not steps:
+        return total
+    # A step begins when its first segment has come, and its sender is through with the step before.
+    busy = network.seconds(*segment.received)
+    pace = max(network.latency + busy, count * busy)
+    return total._replace(seconds=(steps - 1) * pace + network.latency + count * busy)

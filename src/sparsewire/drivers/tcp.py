@@ -51,9 +51,7 @@ MAX_STRANGERS = 256  # unproven connections at once; beyond that the oldest one 
 IOV_MAX = 512  # buffers in one gather write; POSIX systems allow 1024
 
 
-def connect(
-    rank: int, size: int, master: Address | socket.socket, secret: str, timeout: float
-) -> TcpDriver:
+def connect(rank: int, size: int, master: Address | socket.socket, secret: str, timeout: float) -> TcpDriver:
     """Join the job whose rank 0 listens at ``master``; returns when every rank has come.
 
     Rank 0 may give the socket that listens already, others give its address.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,6 +63,7 @@ def _integer_bits(threshold: Any, dtype: np.dtype[Any]) -> tuple[int, bool]:
     return floor, floor == threshold
 
 
+@lru_cache(maxsize=64)  # a threshold often serves many calls, and zero always does
 def _float_bits(threshold: Any, dtype: np.dtype[Any]) -> tuple[int, bool]:
     if threshold != threshold:
         return _infinity(dtype) + 1, True

@@ -1,0 +1,99 @@
+"""What the kernel tests share: dtypes, awkward values, misaligned copies, oracles in plain Python numbers."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from sparsewire import kernels
+
+DTYPES = [np.dtype(t) for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64)]
+INDEX_DTYPES = [np.dtype(np.uint32), np.dtype(np.uint64)]
+
+each_isa = pytest.mark.parametrize("isa", kernels.available_isas())
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+index_dtypes = st.sampled_from(INDEX_DTYPES)
+shifts = st.integers(0, 15)
+# Blocks are 64 values wide: none, a part, exactly one, and up to three and a bit.
+LONGEST = 3 * 64 + 1
+lengths = st.sampled_from([0, 1, 63, 64, 65, 128, LONGEST]) | st.integers(0, LONGEST)
+
+
+def unsigned(dtype):
+    return np.dtype(f"u{dtype.itemsize}")
+
+
+def awkward(dtype):
+    """Zeros of both signs, smallest and largest numbers, infinities, NaN of several payloads, equal sizes."""
+    if dtype.kind == "i":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return np.array([0, 1, -1, 2, -2, 3, low, low + 1, high], dtype)
+    numbers = np.array([0.0, -0.0, 1, -1, 1.5, -2, math.inf, -math.inf, math.nan, -math.nan], dtype)
+    nan, infinity = (numbers[i : i + 1].view(unsigned(dtype))[0] for i in (8, 6))
+    bits = np.array([1, 2, nan | 1, infinity + 1, infinity - 1], unsigned(dtype))
+    return np.concatenate([numbers, bits.view(dtype)])
+
+
+@st.composite
+def values(draw, dtype, length=lengths):
+    """Any bits at all, with awkward values more often than not."""
+    n = draw(length) if not isinstance(length, int) else length
+    known = awkward(dtype).view(unsigned(dtype)).tolist()
+    bits = st.sampled_from(known) | st.integers(0, 2 ** (8 * dtype.itemsize) - 1)
+    return draw(hnp.arrays(unsigned(dtype), n, elements=bits, fill=st.sampled_from(known))).view(dtype)
+
+
+def misaligned(array, shift):
+    """The same numbers, `shift` elements into a larger buffer."""
+    buffer = np.zeros(len(array) + shift + 1, array.dtype)
+    buffer[shift : shift + len(array)] = array
+    return buffer[shift : shift + len(array)]
+
+
+def frozen(array):
+    array.flags.writeable = False
+    return array
+
+
+def same_bits(a, b):
+    """Equal to the bit; NaN equals NaN."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(np.all((a.view(unsigned(a.dtype)) == b.view(unsigned(b.dtype))) | (is_nan(a) & is_nan(b))))
+
+
+def is_nan(array):
+    with np.errstate(invalid="ignore"):  # ml_dtypes warns of signalling NaN
+        return array != array
+
+
+def rank_of(number):
+    """Orders numbers by magnitude, NaN last: the oracle's idea of what a magnitude is."""
+    return (1, 0) if number != number else (0, abs(number))
+
+
+def plain(array):
+    """Python numbers: exact for every dtype, and free of overflow."""
+    return [int(v) for v in array] if array.dtype.kind == "i" else [float(v) for v in array]
+
+
+def expected_positions(array, threshold, ties):
+    ranks, limit, chosen = [rank_of(v) for v in plain(array)], rank_of(threshold), []
+    for position, rank in enumerate(ranks):
+        is_tie = rank == limit and ties > 0
+        ties -= is_tie
+        if rank > limit or is_tie:
+            chosen.append(position)
+    return chosen
+
+
+@st.composite
+def thresholds(draw, array):
+    """Magnitudes that occur in the array, so that ties matter, and others."""
+    dtype = array.dtype
+    anything = st.integers(0, 2**70) if dtype.kind == "i" else st.floats(0) | st.just(math.nan)
+    occurring = [abs(v) for v in plain(array)]
+    return draw(st.sampled_from(occurring) | anything if occurring else anything)

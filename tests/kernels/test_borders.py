@@ -1,0 +1,76 @@
+"""Arguments that no kernel takes: refused alike by every version, and never copied into shape."""
+
+import numpy as np
+import pytest
+from kernel_cases import each_isa
+
+from sparsewire import kernels
+
+X = np.ones(8, np.float32)
+I = np.arange(8, dtype=np.uint32)  # noqa: E741  (I and X: indices and values)
+
+WRONG_TYPES = {
+    "strided values": lambda: kernels.select(X[::2], 0),
+    "strided indices": lambda: kernels.first_invalid(I[::2], 0, 9),
+    "two dimensions": lambda: kernels.select(X.reshape(2, 4), 0),
+    "a list": lambda: kernels.select([1.0, 2.0], 0),
+    "complex values": lambda: kernels.dense_to_sparse(X.astype(np.complex64)),
+    "foreign byte order": lambda: kernels.select(X.astype(">f4"), 0),
+    "unsigned values": lambda: kernels.threshold_for_k(X.astype(np.uint16), 1),
+    "signed indices": lambda: kernels.split_at(I.astype(np.int64), [0]),
+    "signed index dtype": lambda: kernels.select(X, 0, index_dtype=np.int64),
+    "mixed values": lambda: kernels.accumulate_select(X.copy(), X.astype(np.float64), 0),
+    "mixed runs": lambda: kernels.merge_sum([(I, X), (I, X.astype(np.float64))]),
+    "mixed indices": lambda: kernels.merge_sum([(I, X), (I.astype(np.uint64), X)]),
+    "mixed dense": lambda: kernels.scatter_add(X.astype(np.float64), I, X),
+    "float k": lambda: kernels.threshold_for_k(X, 1.5),
+}
+
+WRONG_VALUES = {
+    "short gradient": lambda: kernels.accumulate_select(X.copy(), X[:4], 0),
+    "short values": lambda: kernels.merge_sum([(I, X[:4]), (I, X)]),
+    "short entries": lambda: kernels.scatter(X.copy(), I[:4], X),
+    "negative offset": lambda: kernels.select(X, 0, offset=-1),
+    "negative start": lambda: kernels.first_invalid(I, -1, 5),
+    "negative ties": lambda: kernels.select(X, 0, -1),
+    "negative threshold": lambda: kernels.select(X, -1.0),
+}
+
+
+@each_isa
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_wrong_types_are_type_errors(isa, name):
+    with kernels.use_isa(isa), pytest.raises(TypeError):
+        WRONG_TYPES[name]()
+
+
+@each_isa
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_wrong_values_are_value_errors(isa, name):
+    with kernels.use_isa(isa), pytest.raises(ValueError):
+        WRONG_VALUES[name]()
+
+
+@each_isa
+def test_read_only_arrays_are_inputs_but_not_outputs(isa):
+    x, i = X.copy(), I.copy()
+    x.flags.writeable = i.flags.writeable = False
+    with kernels.use_isa(isa):
+        kernels.merge_sum([(i, x), (i, x), (i, x)])
+        with pytest.raises(ValueError, match="residual is read-only"):
+            kernels.accumulate_select(x, x, 0)
+        with pytest.raises(ValueError, match="dense is read-only"):
+            kernels.scatter(x, i, x)
+
+
+@each_isa
+def test_memory_safety_does_not_hang_on_the_order_of_indices(isa):
+    # Unsorted runs have no meaningful sum, but must not write outside the output.
+    rng = np.random.default_rng(8)
+    for count in (2, 3):
+        runs = [
+            (rng.integers(0, 9000, 500).astype(np.uint32), np.ones(500, np.float32)) for _ in range(count)
+        ]
+        with kernels.use_isa(isa):
+            indices, _ = kernels.merge_sum(runs)
+        assert len(indices) <= 500 * count

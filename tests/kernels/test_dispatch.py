@@ -1,0 +1,116 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from kernel_cases import each_isa
+
+from sparsewire import kernels
+from sparsewire.kernels import _compiled, compiled, reference
+
+X = np.ones(200, np.float32)
+CALLS = {
+    "select": lambda: kernels.select(X, 0.5),
+    "accumulate_select": lambda: kernels.accumulate_select(X.copy(), X, 0.5),
+    "threshold_for_k": lambda: kernels.threshold_for_k(X, 5),
+    "first_invalid": lambda: kernels.first_invalid(np.arange(200, dtype=np.uint32), 0, 200),
+    "checksum": lambda: kernels.checksum(X),
+}
+COMPILED = kernels.available_isas()[1:]
+
+
+def python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("isa", COMPILED)
+@pytest.mark.parametrize("kernel", CALLS)
+def test_the_forced_version_is_the_one_that_ran(isa, kernel):
+    other = COMPILED[0] if isa != COMPILED[0] else COMPILED[-1]
+    with kernels.use_isa(other):
+        CALLS[kernel]()
+        assert _compiled.last_isa() == other
+    with kernels.use_isa(isa):
+        CALLS[kernel]()
+        assert kernels.active_isa() == _compiled.active_isa() == _compiled.last_isa() == isa
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_the_reference_runs_no_compiled_code(kernel, monkeypatch):
+    monkeypatch.setattr(compiled, kernel, None)
+    with kernels.use_isa("reference"):
+        CALLS[kernel]()
+    with kernels.use_isa("scalar"), pytest.raises(TypeError):
+        CALLS[kernel]()
+
+
+@each_isa
+def test_leaving_the_block_restores_the_version_also_after_an_error(isa):
+    before = kernels.active_isa()
+    with kernels.use_isa(isa):
+        assert kernels.active_isa() == isa
+    assert kernels.active_isa() == before
+    with pytest.raises(ZeroDivisionError), kernels.use_isa(isa):
+        raise ZeroDivisionError
+    assert kernels.active_isa() == before
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    before = kernels.active_isa()
+    with (
+        pytest.raises(ValueError, match="no kernels named 'mmx' here; there are reference, scalar"),
+        kernels.use_isa("mmx"),
+    ):
+        pass
+    assert kernels.active_isa() == before
+    assert not _compiled.force_isa("mmx")
+
+
+def test_reference_and_compiled_have_the_same_functions():
+    assert reference.__all__ == compiled.__all__
+    assert all(callable(getattr(module, name)) for module in (reference, compiled) for name in module.__all__)
+
+
+@each_isa
+def test_the_environment_forces_a_version(isa):
+    done = python("from sparsewire import kernels; print(kernels.active_isa())", SPARSEWIRE_ISA=isa)
+    assert done.stdout.strip() == isa, done.stderr
+
+
+def test_an_unknown_version_in_the_environment_stops_the_import():
+    done = python("import sparsewire.kernels", SPARSEWIRE_ISA="mmx")
+    assert done.returncode != 0
+    assert "no kernels named 'mmx' here" in done.stderr
+
+
+def test_a_missing_extension_warns_once_and_the_reference_runs():
+    code = """
+import sys, warnings
+sys.modules["sparsewire.kernels._compiled"] = None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from sparsewire import kernels
+    import numpy as np
+    kernels.dense_to_sparse(np.ones(3, np.float32))
+print([w.category.__name__ for w in caught], kernels.available_isas(), kernels.active_isa())
+"""
+    environment = {"SPARSEWIRE_ISA": ""} if "SPARSEWIRE_ISA" in os.environ else {}
+    done = python(code, **environment)
+    assert done.stdout.strip() == "['RuntimeWarning'] ('reference',) reference", done.stderr
+
+
+def test_ml_dtypes_is_not_imported_for_nothing():
+    code = """
+import sys
+import numpy as np
+from sparsewire import kernels
+kernels.accumulate_select(np.ones(3, np.float16), np.ones(3, np.float16), 1)
+print("ml_dtypes" in sys.modules)
+"""
+    assert python(code).stdout.strip() == "False"

@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_cases import each_dtype, each_isa, frozen, index_dtypes, misaligned, same_bits, shifts, values
+
+from sparsewire import kernels
+from sparsewire.kernels import _compiled
+
+
+@st.composite
+def sorted_indices(draw, index_dtype):
+    """Dense clusters that overlap between runs, some across the window boundary at 4096, some far away."""
+    near = st.integers(0, 40) | st.integers(4080, 4110)
+    far = st.integers(0, np.iinfo(index_dtype).max)
+    chosen = draw(st.sets(near, max_size=30) | st.sets(near | far, max_size=60) | st.just(set(range(64))))
+    return np.array(sorted(chosen), index_dtype)
+
+
+@st.composite
+def runs_of(draw, dtype, index_dtype, most=6):
+    shift = draw(shifts)
+    indices = [draw(sorted_indices(index_dtype)) for _ in range(draw(st.integers(1, most)))]
+    return [
+        (frozen(misaligned(i, shift)), frozen(misaligned(draw(values(dtype, len(i))), 15 - shift)))
+        for i in indices
+    ]
+
+
+def expected_sum(runs):
+    """Index after index, one scalar addition after the other."""
+    dtype = runs[0][1].dtype
+    wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    total = {}
+    with np.errstate(all="ignore"):
+        for indices, run_values in runs:
+            for index, value in zip(indices.tolist(), run_values.astype(wide), strict=True):
+                total[index] = total[index] + value if index in total else value
+        merged = np.array([total[index] for index in sorted(total)], wide).astype(dtype)
+    return np.array(sorted(total), runs[0][0].dtype), merged
+
+
+@each_isa
+@each_dtype
+@given(data=st.data(), index_dtype=index_dtypes)
+def test_merge_sum_adds_in_run_order(isa, dtype, data, index_dtype):
+    runs = data.draw(runs_of(dtype, index_dtype))
+    with kernels.use_isa(isa):
+        indices, merged = kernels.merge_sum(runs)
+    expected_indices, expected_values = expected_sum(runs)
+    assert indices.dtype == index_dtype
+    assert np.array_equal(indices, expected_indices)
+    assert same_bits(merged, expected_values)
+
+
+@pytest.mark.parametrize("isa", kernels.available_isas()[1:])
+@each_dtype
+@given(data=st.data())
+def test_nothing_is_written_behind_the_output(isa, dtype, data):
+    runs = data.draw(runs_of(dtype, np.dtype(np.uint32), most=3))
+    raw = np.dtype(np.uint16) if dtype.kind not in "fi" else dtype
+    total = sum(len(indices) for indices, _ in runs)
+    indices, merged = np.full(total + 50, 77, np.uint32), np.full(total + 50, 77, raw)
+    with kernels.use_isa(isa):
+        count = _compiled.merge_sum(
+            [run[0] for run in runs], [run[1].view(raw) for run in runs], indices[:total], merged[:total]
+        )
+    expected_indices, expected_values = expected_sum(runs)
+    assert np.array_equal(indices[:count], expected_indices)
+    assert same_bits(merged[:count].view(dtype), expected_values)
+    assert np.all(indices[total:] == 77)
+    assert np.all(merged[total:] == 77)
+
+
+@each_isa
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("relation", ["equal", "disjoint", "interleaved", "full", "empty", "one empty"])
+def test_supports_of_every_relation(isa, count, relation):
+    def support(r):
+        return {
+            "equal": np.arange(0, 9000, 7),
+            "disjoint": np.arange(5000 * r, 5000 * r + 3000),
+            "interleaved": np.arange(r, 9000, count),
+            "full": np.arange(9000),
+            "empty": np.arange(0),
+            "one empty": np.arange(0 if r == 1 else 500),
+        }[relation].astype(np.uint32)
+
+    # rank r contributes 2^r, so a wrong sum names the guilty runs in its bits
+    runs = [(support(r), np.full(len(support(r)), 2.0**r, np.float32)) for r in range(count)]
+    with kernels.use_isa(isa):
+        indices, merged = kernels.merge_sum(runs)
+    dense, is_present = np.zeros(50_000), np.zeros(50_000, bool)
+    for run_indices, run_values in runs:
+        dense[run_indices] += run_values
+        is_present[run_indices] = True
+    assert np.array_equal(indices, np.flatnonzero(is_present))
+    assert np.array_equal(merged, dense[is_present].astype(np.float32))
+
+
+@each_isa
+@pytest.mark.parametrize("count", [2, 8])
+def test_few_entries_over_a_huge_range_cost_what_the_entries_cost(isa, count):
+    rng = np.random.default_rng(6)
+    runs = [
+        (np.sort(rng.choice(2**40, 16, replace=False).astype(np.uint64)), np.full(16, 2.0**r, np.float32))
+        for r in range(count)
+    ]
+    with kernels.use_isa(isa):
+        indices, merged = kernels.merge_sum(runs)
+    expected_indices, expected_values = expected_sum(runs)
+    assert np.array_equal(indices, expected_indices)
+    assert np.array_equal(merged, expected_values)
+
+
+@each_isa
+def test_half_types_are_rounded_once(isa):
+    # 2048 + 1 + 1 is 2050 in float32; rounding to float16 after each addition would give 2048.
+    runs = [(np.array([3], np.uint32), np.array([v], np.float16)) for v in (2048, 1, 1)]
+    with kernels.use_isa(isa):
+        assert kernels.merge_sum(runs)[1].tolist() == [2050.0]
+
+
+@each_isa
+def test_zeros_keep_their_entries_and_their_sign(isa):
+    index = np.array([1, 2], np.uint32)
+    with kernels.use_isa(isa):
+        for count in (1, 2, 3):
+            runs = [
+                (index, np.array([-0.0, 1.0], np.float32)),
+                *[(index[:0], np.zeros(0, np.float32))] * (count - 1),
+            ]
+            indices, merged = kernels.merge_sum(runs)
+            assert indices.tolist() == [1, 2]
+            assert np.signbit(merged).tolist() == [True, False]
+        indices, merged = kernels.merge_sum(
+            [(index, np.array([1, -1], np.float32)), (index, np.array([-1, 1], np.float32))]
+        )
+    assert indices.tolist() == [1, 2]
+    assert merged.tolist() == [0.0, 0.0]
+
+
+def test_one_run_is_copied_and_none_is_refused():
+    run = np.array([1], np.uint32), np.array([2.0], np.float32)
+    indices, merged = kernels.merge_sum([run])
+    indices[0], merged[0] = 9, 9
+    assert run[0].tolist() == [1]
+    assert run[1].tolist() == [2.0]
+    with pytest.raises(ValueError, match="at least one run"):
+        kernels.merge_sum([])

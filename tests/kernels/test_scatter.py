@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_cases import each_dtype, each_isa, frozen, index_dtypes, misaligned, same_bits, shifts, values
+
+from sparsewire import kernels
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+@given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
+def test_entries_arrive_where_they_belong(isa, dtype, name, data, index_dtype, shift):
+    before = data.draw(values(dtype, st.integers(0, 100)))
+    positions = sorted(data.draw(st.sets(st.integers(0, len(before) - 1)) if len(before) else st.just(set())))
+    offset = data.draw(st.sampled_from([0, 1, 2**32 - 100]))
+    indices = frozen(misaligned(np.array([offset + p for p in positions], index_dtype), shift))
+    new = frozen(misaligned(data.draw(values(dtype, len(positions))), shift))
+    dense = misaligned(before, 15 - shift)
+    with kernels.use_isa(isa):
+        getattr(kernels, name)(dense, indices, new, offset)
+    wide = np.float32 if dtype.itemsize == 2 else dtype
+    expected = before.copy()
+    with np.errstate(all="ignore"):
+        for position, value in zip(positions, new, strict=True):
+            old = before[position].astype(wide)
+            expected[position] = value if name == "scatter" else (old + value.astype(wide)).astype(dtype)
+    assert same_bits(dense, expected)
+
+
+@each_isa
+@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+@pytest.mark.parametrize(
+    ("indices", "offset"), [([9, 11], 10), ([12, 14], 10), ([13], 10), ([12, 10], 10), ([2**31], 0)]
+)
+def test_indices_outside_leave_the_dense_range_untouched(isa, name, indices, offset):
+    dense = np.zeros(3, np.float32)
+    with kernels.use_isa(isa), pytest.raises(ValueError, match="do not lie in the dense range"):
+        getattr(kernels, name)(dense, np.array(indices, np.uint32), np.ones(len(indices), np.float32), offset)
+    assert not dense.any()
