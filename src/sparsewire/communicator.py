@@ -1,4 +1,4 @@
-"""Communicator: what users hold.  Its calls are collective: all ranks make the same ones in the same order."""
+"""Communicator: what users hold.  Its calls are collective: all ranks make the same, in the same order."""
 
 from __future__ import annotations
 
@@ -186,10 +186,14 @@ class Communicator:
         try:
             plan = prepare()
             limit = _checked_timeout(self.timeout if timeout is None else timeout)
-        except SparsewireError as error:
-            refusal = type(error)(f"rank {self.rank}: {error}") if self.size > 1 else error
+        except Exception as error:  # whatever it is, the others must not wait for this rank
+            kind = type(error) if isinstance(error, SparsewireError) else InputError
+            refusal = kind(f"rank {self.rank}: {error}" if self.size > 1 else str(error))
             self._driver.refuse(refusal)
             raise refusal from error
+        except Exception as error:  # numpy's, torch's: not ours to rename here, but the others have to know
+            self._driver.refuse(InputError(f"rank {self.rank}: {type(error).__name__}: {error}"))
+            raise
         started = time.perf_counter()
         result, traffic = self._driver.run(plan.script, plan.call, limit)
         self.last = Last(

@@ -1,9 +1,8 @@
 """Large arrays whose memory is kept for the next one.
 
 The operating system clears each page that it gives to a process, when it is first touched.  For arrays that
-live for one collective this can take longer than merging them: recursive doubling of 168k entries on four ranks
-spent half of its computing time there.  So a large array's memory is not given back when the array dies, but
-handed to the next one of its size.
+live for one collective this can take longer than merging them.  So a large array's memory is not given back
+when the array dies, but handed to the next one of its size.
 """
 
 from __future__ import annotations

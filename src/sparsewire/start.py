@@ -12,6 +12,7 @@ from datetime import timedelta
 from sparsewire.communicator import Communicator
 from sparsewire.drivers import tcp
 from sparsewire.drivers.local import LocalDriver
+from sparsewire.drivers.mesh import listen
 from sparsewire.errors import InputError
 
 __all__ = ["init"]
@@ -54,7 +55,7 @@ def _from_torchrun(rank: int, timeout: float) -> tuple[tuple[str, int] | socket.
     attempt = f"sparsewire/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_inits)}"
     store = PrefixStore(attempt, TCPStore(host, port, is_master=False, timeout=limit))
     if rank == 0:
-        listener, secret = tcp.listen((host, 0)), secrets.token_hex(32)
+        listener, secret = listen((host, 0)), secrets.token_hex(32)
         store.set("job", json.dumps([*listener.getsockname()[:2], secret]))
         return listener, secret
     master, master_port, secret = json.loads(store.get("job"))

@@ -13,7 +13,7 @@ Described in: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 
 from __future__ import annotations
 
 from sparsewire.algorithms._patterns import SEGMENT_BYTES, segment_count
-from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.model import Cost, Network, Shape
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector, concat, dense_sum
 
@@ -39,12 +39,12 @@ def dense_ring(
 
 def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
     span, steps = shape.length / shape.size, 2 * (shape.size - 1)
-    count = segment_count(span * shape.value_bytes, segment_bytes)
-    segment = Round(1, shape.dense_frame_bytes(span / count))
-    total = network.cost([segment] * (steps * count))
     if not steps:
-        return total
+        return network.cost([])
+    count = segment_count(span * shape.value_bytes, segment_bytes)
+    segment_bytes = shape.dense_frame_bytes(span / count)
+    busy = network.seconds(1, segment_bytes)
     # A step begins when its first segment has come, and its sender is through with the step before.
-    busy = network.seconds(*segment.received)
     pace = max(network.latency + busy, count * busy)
-    return total._replace(seconds=(steps - 1) * pace + network.latency + count * busy)
+    seconds = (steps - 1) * pace + network.latency + count * busy
+    return Cost(seconds, steps * count, steps * count, steps * count * segment_bytes)

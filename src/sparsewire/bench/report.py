@@ -199,8 +199,8 @@ def _header(case: Case, rows: Sequence[Row]) -> list[str]:
 
 def _problem(case: Case) -> str:
     return (
-        f"{case.ranks} ranks  length {case.length:,}  {case.dtype}  density {case.density:g} "
-        f"({case.nnz:,} entries each, {case.distribution})  seed {case.seed}"
+        f"ranks {case.ranks}  length {case.length:,}  {case.dtype}  density {case.density:g} "
+        f"(entries per rank: {case.nnz:,}, {case.distribution})  seed {case.seed}"
     )
 
 
