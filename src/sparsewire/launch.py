@@ -84,7 +84,6 @@ def launch(
     *,
     master_addr: str = "127.0.0.1",
     namespaces: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
     on_line: OnLine | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
@@ -96,7 +95,7 @@ def launch(
         raise InputError(f"a job needs at least one rank, got {size}")
     if namespaces and len(namespaces) != size:
         raise InputError(f"{size} ranks need {size} namespaces, got {len(namespaces)}")
-    shared = _job_environment(size, master_addr, environment or {})
+    shared = _job_environment(size, master_addr)
     ranks: list[_Rank] = []
     try:
         for number in range(size):
@@ -128,7 +127,7 @@ def free_port() -> int:
             return port
 
 
-def _job_environment(size: int, master_addr: str, extra: Mapping[str, str]) -> dict[str, str]:
+def _job_environment(size: int, master_addr: str) -> dict[str, str]:
     job = {
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
@@ -139,7 +138,7 @@ def _job_environment(size: int, master_addr: str, extra: Mapping[str, str]) -> d
     # Ranks share the cores, so one thread each unless the user knows better.  Unbuffered, because a rank
     # that is killed cannot flush, and its last words are the ones that matter.
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return {**defaults, **os.environ, **job, **extra}
+    return {**defaults, **os.environ, **job}
 
 
 def _start(number: int, command: Sequence[str], shared: Mapping[str, str]) -> _Rank:
@@ -247,13 +246,16 @@ def _pass_on_the_rest(rank: _Rank, on_line: OnLine) -> None:
 
 def _stop(ranks: Sequence[_Rank], grace_s: float) -> None:
     """End whatever still runs, gently first."""
-    for number, wait_s in [(signal.SIGTERM, grace_s), (signal.SIGKILL, None)]:
-        alive = [rank for rank in ranks if rank.process.poll() is None]
-        _signal(alive, number)
-        deadline = time.monotonic() + grace_s
-        for rank in alive:
-            with suppress(subprocess.TimeoutExpired):
-                rank.process.wait(None if wait_s is None else max(0.0, deadline - time.monotonic()))
+    alive = [rank for rank in ranks if rank.process.poll() is None]
+    _signal(alive, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    for rank in alive:
+        with suppress(subprocess.TimeoutExpired):
+            rank.process.wait(max(0.0, deadline - time.monotonic()))
+    stubborn = [rank for rank in alive if rank.process.returncode is None]
+    _signal(stubborn, signal.SIGKILL)
+    for rank in stubborn:
+        rank.process.wait()
 
 
 def _signal(alive: Sequence[_Rank], number: signal.Signals) -> None:

@@ -29,7 +29,7 @@ __all__ = ["Prediction", "parse_duration", "run_simulation", "scale_of"]
 # All ranks' results together, were they dense.  Scripts hold a few times that.
 ROOM_BYTES = 1 << 30
 FEWEST_ENTRIES = 1024  # of an input: with fewer, chance decides how they spread
-UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def parse_duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|us|ns|)", text.strip().lower())
     if match is None or (match[2] == "" and float(match[1]) != 0):
         raise InputError(f"duration {text!r} is not understood; write for example 50us, 1.5ms or 0")
-    return float(match[1]) * UNITS[match[2]]
+    return float(match[1]) / PER_SECOND[match[2]]
 
 
 def run_simulation(

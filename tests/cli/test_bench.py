@@ -1,0 +1,301 @@
+"""``sparsewire bench``, ``demo`` and ``doctor`` from end to end, with real processes and a real peer."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from sparsewire import ALGORITHMS
+from sparsewire.bench import progress as progress_module
+from sparsewire.bench import session, simulate
+from sparsewire.bench.cases import Case
+from sparsewire.bench.demo import bar, run_demo
+from sparsewire.bench.memory import peak_growth
+from sparsewire.bench.worker import Plan
+from sparsewire.cli import app
+from sparsewire.errors import InputError
+
+FIELDS = {
+    *("algorithm", "ranks", "length", "dtype", "density_in", "density_out", "nnz_in", "nnz_out"),
+    *("seconds_min", "seconds_median", "bytes_sent_max", "messages_max", "wire_limit_seconds"),
+    *("speedup_vs_dense", "wrong", "driver", "network", "seconds", "bytes_received_max"),
+    *("distribution", "seed", "speedup_vs_gloo_dense", "speedup_vs_gloo_sparse"),
+}
+ENVIRONMENT = {"sparsewire", "python", "numpy", "torch", "isa", "cpus", "machine", "kernel"}
+
+
+def read(path):
+    report = json.loads(path.read_text())
+    return report, {row["algorithm"]: row for row in report["rows"]}
+
+
+@pytest.mark.torch
+def test_allreduce_with_real_ranks_and_real_gloo(cli, tmp_path):
+    path = tmp_path / "rows.json"
+    words = ["-n", 3, "--size", "8k", "--density", 0.02, "--iterations", 3, "--json", path]
+    done = cli("bench", "allreduce", *words)
+    assert done.returncode == 0, done.stderr
+    report, rows = read(path)
+    assert set(rows) == {*ALGORITHMS, "auto", "gloo-dense", "gloo-sparse"}
+    for name, row in rows.items():
+        assert set(row) >= FIELDS
+        assert (row["ranks"], row["length"], row["nnz_in"], row["wrong"]) == (3, 8192, 164, 0)
+        assert len(row["seconds"]) == 3
+        assert min(row["seconds"]) == row["seconds_min"] <= row["seconds_median"] <= max(row["seconds"])
+        assert row["speedup_vs_gloo_dense"] > 0
+        assert row["speedup_vs_gloo_sparse"] > 0
+        assert row["wire_limit_seconds"] is row["network"] is None
+        assert (row["bytes_sent_max"] is None) == name.startswith("gloo")
+        assert row["nnz_out"] == round(row["density_out"] * 8192) > 164
+    assert rows["auto"]["chosen"] in ALGORITHMS
+    assert min(rows[n]["speedup_vs_dense"] for n in ("dense_ring", "dense_halving_doubling")) <= 1.0
+    assert max(rows[n]["speedup_vs_dense"] for n in ("dense_ring", "dense_halving_doubling")) == 1.0
+    medians = [row["seconds_median"] for row in report["rows"]]
+    assert medians == sorted(medians)
+    for text in ("8,192", "float32", "seed 0", "gloo-sparse", "All results are exact"):
+        assert text in done.stdout
+
+
+def test_the_json_file_says_nothing_about_the_host(cli, tmp_path):
+    path = tmp_path / "rows.json"
+    words = ["--driver", "local", "--size", "1k", "--iterations", 1, "--json", path]
+    done = cli("bench", "allreduce", *words)
+    assert done.returncode == 0, done.stderr
+    report, _ = read(path)
+    assert set(report) == {"command", "environment", "rows", "skipped"}
+    assert set(report["environment"]) == ENVIRONMENT
+    assert report["environment"]["python"] == platform.python_version()
+    text = path.read_text()
+    assert str(tmp_path) not in text
+    assert sys.prefix not in text
+    assert f'"{socket.gethostname()}' not in text
+    assert report["command"].startswith("sparsewire bench allreduce -n 4 --size 1k --density 0.01")
+
+
+@pytest.mark.parametrize("distribution", ["zipf", "identical", "disjoint"])
+@pytest.mark.parametrize("dtype", ["float16", "int64"])
+def test_local_driver_runs_every_algorithm_and_says_what_its_time_is(tmp_path, distribution, dtype):
+    path = tmp_path / "rows.json"
+    words = ["-n", "5", "--size", "999", "--density", "0.1", "--driver", "local", "--iterations", "2"]
+    words += ["--distribution", distribution, "--dtype", dtype, "--json", str(path)]
+    done = CliRunner().invoke(app, ["bench", "allreduce", *words])
+    assert done.exit_code == 0, done.output
+    assert "one after another" in done.output
+    _, rows = read(path)
+    assert set(rows) == set(ALGORITHMS)
+    assert all(row["wrong"] == 0 and row["driver"] == "local" for row in rows.values())
+
+
+def test_a_wrong_result_is_counted_and_ends_with_1(tmp_path, monkeypatch):
+    def sum_with_an_error(case):
+        return np.where(np.arange(case.length) == 7, -1, right(case)).astype(case.dtype)
+
+    right = session.exact_sum
+    monkeypatch.setattr(session, "exact_sum", sum_with_an_error)
+    path = tmp_path / "rows.json"
+    words = ["-n", "3", "--size", "100", "--driver", "local", "--iterations", "1", "--json", str(path)]
+    done = CliRunner().invoke(app, ["bench", "allreduce", *words])
+    assert done.exit_code == 1
+    assert "Wrong results from" in done.output
+    _, rows = read(path)
+    assert all(row["wrong"] == 3 for row in rows.values())  # one entry on each of three ranks
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--algorithms", "quick_sum"], "unknown algorithm quick_sum; known are dense_ring, "),
+        (["--algorithms", ","], "unknown algorithm"),
+        (["--driver", "carrier-pigeon"], "known are tcp, local"),
+        (["--distribution", "normal"], "uniform, zipf"),
+        (["--density", "2"], "density"),
+        (["--size", "16Q"], "16Q"),
+        (["--network", "fast"], "1gbit"),
+        (["--driver", "local", "--network", "1gbit"], "--driver tcp"),
+        (["--dtype", "complex64"], "complex64"),
+    ],
+)
+def test_bad_flags_get_one_line_and_exit_code_2(cli, words, message):
+    done = cli("bench", "allreduce", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_missing_torch_is_a_stated_reason_not_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    path = tmp_path / "rows.json"
+    words = [
+        "-n",
+        "2",
+        "--size",
+        "1k",
+        "--iterations",
+        "1",
+        "--algorithms",
+        "allgather_sum",
+        "--json",
+        str(path),
+    ]
+    done = CliRunner().invoke(app, ["bench", "allreduce", *words])
+    assert done.exit_code == 0, done.output
+    assert "gloo-dense did not run: torch is not installed: pip install 'sparsewire[torch]'" in done.output
+    report, rows = read(path)
+    assert set(rows) == {"allgather_sum"}
+    assert set(report["skipped"]) == {"gloo-dense", "gloo-sparse"}
+
+
+def test_a_failing_rank_ends_the_benchmark_with_its_last_words():
+    plan = Plan(Case(2, 100, 0.1), ("no_such_algorithm",), timeout_s=20.0)
+    with pytest.raises(session.BenchmarkError, match=r"(?s)ended with exit code 1.*no_such_algorithm"):
+        session._run_ranks(plan, None, lambda *_: None)
+
+
+def test_memory_is_measured_for_every_sparse_algorithm(cli, tmp_path):
+    path = tmp_path / "memory.json"
+    done = cli("bench", "memory", "-n", 2, "--size", "1M", "--density", 0.01, "--json", path)
+    assert done.returncode == 0, done.stderr
+    _, rows = read(path)
+    assert set(rows) == {name for name in ALGORITHMS if not ALGORITHMS[name].dense} | {"auto"}
+    for row in rows.values():
+        assert row["peak_bytes_max"] >= 0
+        assert row["peak_in_inputs"] == row["peak_bytes_max"] / (row["nnz_in"] * 8)
+        assert row["wrong"] == 0
+
+
+def test_memory_of_dense_algorithms_is_refused(cli):
+    done = cli("bench", "memory", "--algorithms", "dense_ring")
+    assert done.returncode == 2
+    assert "no sparse algorithm" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_peak_growth_sees_memory_that_is_freed_before_the_end():
+    def peak():
+        np.ones(4 << 20).sum()
+
+    mebibyte = 1 << 20
+    assert 30 * mebibyte < peak_growth(peak) < 40 * mebibyte
+    assert 30 * mebibyte < peak_growth(peak) < 40 * mebibyte  # again: the first must not hide the second
+
+
+def test_demo_compares_and_concludes():
+    out = io.StringIO()
+    console = Console(file=out, width=120)
+    assert run_demo(console, length=1 << 14, budget_s=0.2) == 0
+    text = out.getvalue()
+    assert "1.0% non-zeros" in text
+    assert "0.1% non-zeros" in text
+    assert all(text.count(name) >= 2 for name in ALGORITHMS)
+    assert "Every sum is exact; with 1.0% non-zeros" in text
+
+
+@pytest.mark.parametrize(("value", "cells"), [(4, "████"), (1, "█"), (1.5, "█▌"), (0.001, "▏"), (0.125, "▏")])
+def test_bar_is_proportional_to_an_eighth_of_a_cell(value, cells):
+    assert bar(value, 4, cells=4) == cells
+
+
+def test_simulation_carries_real_sums_and_agrees_with_the_formulas(tmp_path):
+    path = tmp_path / "rows.json"
+    words = ["-n", "8", "--size", "64k", "--latency", "20us", "--bandwidth", "10gbit", "--json", str(path)]
+    done = CliRunner().invoke(app, ["simulate", "allreduce", *words])
+    assert done.exit_code == 0, done.output
+    report, rows = read(path)
+    assert set(rows) == set(ALGORITHMS)
+    assert report["scale"] == 1
+    for name, row in rows.items():
+        assert set(row) >= FIELDS
+        assert (row["wrong"], row["driver"], row["network"]) == (0, "simulator", "10gbit")
+        assert row["seconds_median"] == pytest.approx(report["model_seconds"][name], rel=0.1)
+
+
+def test_simulation_of_a_smaller_problem_predicts_the_larger_one(monkeypatch):
+    case = Case(8, 1 << 20, 0.05)
+    arguments = (case, list(ALGORITHMS), 50e-6, 10**9, "1gbit", lambda *_: None)
+    full = simulate.run_simulation(*arguments)
+    monkeypatch.setattr(simulate, "ROOM_BYTES", 1 << 22)
+    small = simulate.run_simulation(*arguments)
+    assert (full.scale, small.scale) == (1, 8)
+    at_full_size = {row.algorithm: row for row in full.rows}
+    for row in small.rows:
+        twin = at_full_size[row.algorithm]
+        assert row.seconds_median == pytest.approx(twin.seconds_median, rel=0.05)
+        assert row.bytes_sent_max == pytest.approx(twin.bytes_sent_max, rel=0.05)
+        assert row.density_out == pytest.approx(twin.density_out, rel=0.05)
+        assert row.wrong == 0
+
+
+def test_very_sparse_problems_are_not_shrunk_to_nothing():
+    assert simulate.scale_of(Case(256, 1 << 30, 1e-6)) == 1
+
+
+@pytest.mark.parametrize("text", ["50", "fast", "-1us", "1m", ""])
+def test_duration_without_a_unit_is_refused(text):
+    with pytest.raises(InputError, match="duration"):
+        simulate.parse_duration(text)
+
+
+def test_kernels_are_listed_with_their_bars(monkeypatch, tmp_path):
+    fast = {"name": "a", "isa": "avx2", "n": 8, "density": 0.5, "seconds_min": 1e-3, "seconds_median": 2e-3}
+    rows = [
+        {**fast, "peer": "torch.add", "ratio_vs_torch_add": 0.8, "bar": 1.3, "ok": True},
+        {**fast, "name": "b", "entries_per_second": 9e7, "bar": 1.5e8, "ok": False},
+    ]
+    monkeypatch.setattr("sparsewire.bench.kernels.run", lambda isa: rows)
+    path = tmp_path / "rows.json"
+    done = CliRunner().invoke(app, ["bench", "kernels", "--isa", "avx2", "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    for text in ("0.80 x torch.add", "<= 1.3", "90 M entries/s", ">= 150 M", "yes", "no"):
+        assert text in done.output
+    report = json.loads(path.read_text())
+    assert report["rows"] == rows
+    assert report["command"] == "sparsewire bench kernels --isa avx2"
+
+
+def test_doctor_tells_versions_extras_and_whether_emulation_works(cli):
+    done = cli("doctor")
+    assert done.returncode == 0, done.stderr
+    for word in (
+        "sparsewire",
+        "numpy",
+        "torch",
+        "mpi4py",
+        "scipy",
+        "ml_dtypes",
+        "instruction set",
+        "emulation",
+    ):
+        assert word in done.stdout
+
+
+def test_doctor_says_what_emulation_lacks(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    done = CliRunner().invoke(app, ["doctor"])
+    assert "no: network emulation needs root: run it with sudo" in done.output
+
+
+def test_help_does_not_load_what_only_commands_need(cli):
+    for words in (["--help"], ["bench", "--help"], ["run", "--help"]):
+        assert cli(*words).returncode == 0
+    loaded = "import sys, sparsewire.cli; print([m for m in sys.modules if m in {'torch', 'scipy'}])"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "[]\n"
+
+
+def test_progress_is_silent_for_two_seconds_and_then_speaks_now_and_then(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    with progress_module.progress("work") as tell:
+        for seconds in (0.0, 1.9, 2.1, 3.0, 8.0):
+            now[0] = 100.0 + seconds
+            tell("measuring", 1, 9)
+    assert capsys.readouterr().err == "work: measuring, 1 of 9\n" * 2

@@ -1,0 +1,273 @@
+"""The emulated network: as fast as it says, and gone when it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparsewire import network as module
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.launch import launch
+from sparsewire.network import (
+    EmulationError,
+    emulated_network,
+    parse_rate,
+    remove_leftovers,
+    require_emulation,
+)
+
+needs_root = [
+    pytest.mark.netns,
+    pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are a Linux feature"),
+    pytest.mark.skipif(
+        not hasattr(os, "geteuid") or os.geteuid() != 0, reason="network namespaces need root"
+    ),
+]
+
+# Rank 0 receives PAYLOAD bytes from every other rank at once and prints how long the rate allowed for it.
+RECEIVE_FROM_ALL = """
+import os, socket, sys, threading, time
+from sparsewire.network import interface_bytes
+rank, size, payload = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[1])
+address = (os.environ["MASTER_ADDR"], 5000)
+if rank == 0:
+    with socket.create_server(address) as server:
+        peers = [server.accept()[0] for _ in range(size - 1)]
+    start = time.perf_counter()
+    for peer in peers:
+        peer.sendall(b"go")
+    def drain(peer):
+        while peer.recv(1 << 20):
+            pass
+    threads = [threading.Thread(target=drain, args=(peer,)) for peer in peers]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print(time.perf_counter() - start, interface_bytes()[1])
+    for peer in peers:
+        peer.close()
+else:
+    while True:
+        try:
+            link = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    link.recv(2)
+    link.sendall(bytes(payload))
+    link.close()
+"""
+
+HOLD_A_NETWORK = """
+import time
+from sparsewire.network import emulated_network
+with emulated_network(2, 10**9) as network:
+    print(*network.namespaces, flush=True)
+    time.sleep(600)
+"""
+
+
+def namespaces() -> set[str]:
+    lines = subprocess.check_output(["ip", "netns", "list"], text=True).splitlines()
+    return {line.split()[0] for line in lines}
+
+
+def mine() -> set[str]:
+    return {name for name in namespaces() if name.startswith(f"sw{os.getpid()}-")}
+
+
+def is_gone(pid: str) -> bool:
+    """Dead, whether or not somebody has collected it."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def start_endless_benchmark() -> tuple[subprocess.Popen[str], set[str]]:
+    """A benchmark in the middle of its work, and the namespaces it lives in."""
+    words = "bench allreduce -n 2 --size 1k --network 1gbit --no-peers --algorithms allgather_sum"
+    benchmark = subprocess.Popen(
+        [sys.executable, "-m", "sparsewire.cli", *shlex.split(words), "--iterations", "1000000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert benchmark.stderr is not None
+    assert "measuring" in benchmark.stderr.readline()
+    used = {name for name in namespaces() if name.startswith(f"sw{benchmark.pid}-")}
+    assert len(used) == 3
+    return benchmark, used
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [("1gbit", 10**9), ("100mbit", 10**8), ("2.5gbit", 2_500_000_000), ("500 KBIT", 500_000), ("64bit", 64)],
+)
+def test_rate_is_parsed_as_tc_does(text, bits):
+    assert parse_rate(text) == bits
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1", "gbit", "-1gbit", "1tbit", "0gbit", "1gb"])
+def test_rate_that_is_no_rate_is_refused(text):
+    with pytest.raises(InputError, match="rate"):
+        parse_rate(text)
+
+
+def test_what_is_missing_is_said_with_a_way_out(monkeypatch):
+    monkeypatch.setattr(module.sys, "platform", "darwin")
+    with pytest.raises(EmulationError, match=r"Linux.*leave out --network"):
+        require_emulation()
+    monkeypatch.setattr(module.sys, "platform", "linux")
+    monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
+    with pytest.raises(EmulationError, match=r"root.*sudo"):
+        require_emulation()
+    monkeypatch.setattr(module.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(module.shutil, "which", lambda tool: None)
+    with pytest.raises(EmulationError, match=r"'ip'.*iproute2"):
+        require_emulation()
+    assert issubclass(EmulationError, SparsewireError)
+
+
+class TestWithRoot:
+    pytestmark = needs_root
+
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_link_is_not_faster_than_its_rate(self, size):
+        rate, payload = 50_000_000, 1_000_000
+        heard: list[bytes] = []
+        with emulated_network(size, rate) as network:
+            outcome = launch(
+                [sys.executable, "-c", RECEIVE_FROM_ALL, str(payload)],
+                size,
+                master_addr=network.hosts[0].address,
+                namespaces=network.namespaces,
+                on_line=lambda rank, stream, line: heard.append(line),
+            )
+        assert outcome.code == 0, heard
+        seconds, received = (float(word) for word in heard[0].split())
+        moved = (size - 1) * payload
+        # With several senders only the receiver's own end of the link can hold them back.
+        assert seconds >= (moved - 2 * module.SMALLEST_BURST_BYTES) * 8 / rate
+        assert moved < received < 1.1 * moved
+
+    def test_ranks_reach_each_other_and_not_the_host(self):
+        with emulated_network(3, 10**9) as network:
+            assert [host.address for host in network.hosts] == ["10.77.0.1", "10.77.0.2", "10.77.0.3"]
+            routes = subprocess.check_output(["ip", "-n", network.namespaces[0], "route"], text=True)
+            assert "default" not in routes
+            host_links = subprocess.check_output(["ip", "-o", "link"], text=True)
+            assert "port0" not in host_links
+            assert "bridge" not in host_links
+
+    def test_many_hosts_have_addresses_of_their_own(self):
+        assert len({module._address(rank) for rank in range(1000)}) == 1000
+        assert module._address(255) == "10.77.1.0"
+
+    def test_network_is_gone_after_its_block(self):
+        with emulated_network(2, 10**9):
+            assert len(mine()) == 3  # two hosts and the switch
+        assert mine() == set()
+
+    def test_network_is_gone_after_an_exception(self):
+        with pytest.raises(ZeroDivisionError), emulated_network(2, 10**9):
+            _ = 1 / 0
+        assert mine() == set()
+
+    def test_half_built_network_is_removed(self, monkeypatch):
+        def fail(*_):
+            raise EmulationError("no tbf in this kernel")
+
+        monkeypatch.setattr(module, "_shape", fail)
+        with pytest.raises(EmulationError, match="no tbf"), emulated_network(2, 10**9):
+            pass
+        assert mine() == set()
+
+    def test_two_networks_live_side_by_side(self):
+        with emulated_network(1, 10**9) as first, emulated_network(1, 10**9) as second:
+            assert set(first.namespaces).isdisjoint(second.namespaces)
+            assert len(mine()) == 4
+        assert mine() == set()
+
+    def test_leftovers_of_a_killed_owner_are_removed_by_the_next_use_and_nothing_else(self):
+        owner = subprocess.Popen([sys.executable, "-c", HOLD_A_NETWORK], stdout=subprocess.PIPE, text=True)
+        foreign = f"swim-{os.getpid()}"  # starts like ours, and is not
+        subprocess.check_call(["ip", "netns", "add", foreign])
+        try:
+            assert owner.stdout is not None
+            left = set(owner.stdout.readline().split())
+            assert len(left) == 2
+            assert left <= namespaces()
+            remove_leftovers()
+            assert left <= namespaces()  # their owner lives
+            owner.kill()
+            owner.wait()
+            assert left <= namespaces()
+            with emulated_network(1, 10**9):
+                assert left.isdisjoint(namespaces())
+            assert not any(name.startswith(f"sw{owner.pid}-") for name in namespaces())
+            assert foreign in namespaces()
+        finally:
+            owner.kill()
+            owner.communicate()
+            subprocess.check_call(["ip", "netns", "delete", foreign])
+            remove_leftovers()
+
+    def test_a_command_that_fails_is_named(self):
+        with pytest.raises(EmulationError, match=r"ip netns delete never-made.*NET_ADMIN"):
+            module._run("ip", "netns", "delete", "never-made")
+
+    @pytest.mark.torch
+    def test_benchmark_behind_slow_links(self, tmp_path: Path):
+        path = tmp_path / "rows.json"
+        words = "bench allreduce -n 3 --size 64k --density 0.05 --network 100mbit --iterations 3 --json"
+        done = subprocess.run(
+            [sys.executable, "-m", "sparsewire.cli", *shlex.split(words), str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        rows = {row["algorithm"]: row for row in json.loads(path.read_text())["rows"]}
+        assert {"gloo-dense", "gloo-sparse", "dense_ring", "split_allgather"} <= set(rows)
+        burst_s = (
+            2 * module.SMALLEST_BURST_BYTES * 8 / 10**8
+        )  # what the two buckets of a link let through at once
+        for row in rows.values():
+            assert row["wrong"] == 0
+            assert row["network"] == "100mbit"
+            most = max(row["bytes_sent_max"], row["bytes_received_max"])
+            assert row["wire_limit_seconds"] == most * 8 / 10**8
+            assert row["seconds_min"] >= row["wire_limit_seconds"] - burst_s
+        assert rows["dense_ring"]["interface_bytes_max"] > rows["dense_ring"]["bytes_sent_max"]
+        assert mine() == set()
+
+    def test_a_killed_benchmark_leaves_what_the_next_use_removes(self):
+        benchmark, left = start_endless_benchmark()
+        pids = [
+            pid for name in left for pid in subprocess.check_output(["ip", "netns", "pids", name]).split()
+        ]
+        assert len(pids) == 2
+        benchmark.kill()
+        benchmark.communicate()
+        deadline = time.monotonic() + 20.0
+        while not all(is_gone(pid.decode()) for pid in pids):
+            assert time.monotonic() < deadline, "ranks survived their killed launcher"
+            time.sleep(0.01)
+        remove_leftovers()
+        assert left.isdisjoint(namespaces())
+
+    def test_a_terminated_benchmark_cleans_up_itself(self):
+        benchmark, left = start_endless_benchmark()
+        benchmark.terminate()
+        benchmark.communicate(timeout=30)
+        assert benchmark.returncode == 128 + signal.SIGTERM
+        assert left.isdisjoint(namespaces())
