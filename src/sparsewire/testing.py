@@ -96,11 +96,11 @@ def _dense_sum(inputs: Sequence[SparseVector]) -> Array:
 
 # What every rank must hold in the end, as a dense array in a wider type; same keys as ALGORITHMS.
 ORACLES: dict[str, Callable[[Sequence[SparseVector]], Array]] = {
-    "dense_ring": _dense_sum,
-    "dense_halving_doubling": _dense_sum,
+    "allgather_sum": _dense_sum,
     "recursive_doubling": _dense_sum,
     "split_allgather": _dense_sum,
-    "allgather_sum": _dense_sum,
+    "dense_ring": _dense_sum,
+    "dense_halving_doubling": _dense_sum,
 }
 
 

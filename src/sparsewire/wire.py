@@ -107,7 +107,8 @@ class Abort:
     waiting: tuple[int, ...] = ()  # for a time-out: the ranks its sender was waiting for
 
     def to_json(self) -> bytes:
-        text = {"error": type(self.error).__name__, "message": str(self.error), "waiting": self.waiting}
+        known = next(c.__name__ for c in type(self.error).__mro__ if c.__name__ in errors.__all__)
+        text = {"error": known, "message": str(self.error), "waiting": self.waiting}
         return json.dumps(text).encode()
 
     @classmethod
@@ -115,7 +116,7 @@ class Abort:
         try:
             fields = json.loads(data)
             name, message, waiting = str(fields["error"]), str(fields["message"]), tuple(fields["waiting"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise WireError("an abort message that is not readable") from None
         if name not in errors.__all__ or not all(isinstance(rank, int) for rank in waiting):
             raise WireError(f"an abort message that names the error {name!r}")
@@ -196,7 +197,7 @@ def _crc(header: bytes | bytearray) -> int:
 def decode(data: bytes) -> Message:
     """The one message that ``data`` is."""
     source = memoryview(data)
-    reader = read_message()
+    reader = read_message(max_bytes=len(source))
     try:
         wanted = next(reader)
         while True:
@@ -217,10 +218,14 @@ def read_message(max_bytes: int = 2**62) -> Generator[memoryview, None, Message]
     ``max_bytes`` bounds what a header may make this rank allocate.
     """
     pieces: list[Any] = []
+    before: _Header | None = None
     while True:
         header = bytearray(HEADER_BYTES)
         yield memoryview(header)
         frame = _Header.parse(header)
+        if before and frame.place_in_message != (before.envelope, LISTED, before.following - 1):
+            raise WireError(f"{before.following} frames of a list should follow, and another frame came")
+        before = frame
         if frame.payload_bytes > max_bytes:
             raise WireError(f"a frame of {frame.payload_bytes:,} bytes, where at most {max_bytes:,} can come")
         payload = _allocate(frame.payload_bytes)
@@ -262,12 +267,16 @@ class _Header(NamedTuple):
             or (following and not listed)
         ):
             raise WireError(f"unknown format {form}, dtype {dtype} or list flag {listed}")
-        if (form == ABORT) != (_DTYPES[dtype] == "none"):
-            raise WireError(f"format {form} cannot have dtype {dtype}")
+        if (form == ABORT) != (_DTYPES[dtype] == "none") or (form == ABORT and listed):
+            raise WireError(f"format {form} cannot have dtype {dtype} and list flag {listed}")
         if not start <= stop <= length < 2**63 or nnz > stop - start or (form != COO and nnz != stop - start):
             raise WireError(f"{nnz} entries in [{start}, {stop}) of {length} in format {form} is impossible")
         kind = np.dtype(np.uint8) if form == ABORT else value_dtype(_DTYPES[dtype])
         return cls(form, kind, listed, Envelope(number, call), length, start, stop, nnz, checksum, following)
+
+    @property
+    def place_in_message(self) -> tuple[Envelope, int, int]:
+        return self.envelope, self.listed, self.following
 
     @property
     def index_bytes(self) -> int:

@@ -10,7 +10,6 @@ from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
 
 __all__ = [
-    "SEGMENT_BYTES",
     "allgather",
     "allgather_rounds",
     "doublings",
@@ -23,9 +22,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Long enough that Python's 30 us for each message do not matter, short enough to overlap with the next.
-SEGMENT_BYTES = 1 << 20
-
 
 def others(rank: int, size: int) -> list[int]:
     """rank+1, rank+2, ...: when all ranks go through theirs together, no two write to one peer at once.
@@ -36,9 +32,9 @@ def others(rank: int, size: int) -> list[int]:
     return [(rank + step) % size for step in range(1, size)]
 
 
-def segment_count(nbytes: float, segment_bytes: int) -> int:
-    """In how many segments to send so many bytes."""
-    return max(1, round(nbytes) // segment_bytes)
+def segment_count(nbytes: float, segment_bytes: int, length: int) -> int:
+    """In how many segments to send so many bytes of a vector: no segment is without a position."""
+    return max(1, min(round(nbytes) // segment_bytes, length))
 
 
 def doublings(size: int) -> Iterator[int]:

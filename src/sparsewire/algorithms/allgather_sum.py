@@ -1,26 +1,57 @@
 """Allgather, then everybody adds up everything: what Gloo and Horovod do with sparse tensors (TopkA).
 
-Per rank: P-1 messages in one round, k entries each.  Nothing is sent twice and nothing waits for a sum,
-so it is hard to beat at small P; both its traffic and its work grow with P.  Exact; the same bits on
-every rank, because all add the same vectors in rank order.
+A large vector is sent in segments, range after range, so that one range is added up while the next is on
+its way.  Each sender cuts as suits it; a receiver adds up as far as it has everybody's entries.
+
+Per rank: k entries to each of P-1 others.  Nothing is sent twice and nothing waits for a sum, so it is hard to
+beat at small P; both its traffic and its work grow with P.  Exact; the same bits on every rank, because all
+add the same vectors in rank order, range by range.
 
 Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.
 """
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import allgather, allgather_rounds
-from sparsewire.model import Cost, Network, Shape
-from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector, merge_sum
+from sparsewire.algorithms._patterns import in_rank_order, others, segment_count
+from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.steps import Recv, Send, Steps
+from sparsewire.vector import SparseVector, concat, merge_sum
 
 __all__ = ["allgather_sum", "cost"]
 
+# Some milliseconds on a 1 Gbit/s link: what remains to be added up when the last segment has come.
+SEGMENT_BYTES = 1 << 18
 
-def allgather_sum(rank: int, size: int, vec: SparseVector) -> Steps[SparseVector]:
-    return merge_sum((yield from allgather(rank, size, vec)))
+
+def allgather_sum(
+    rank: int, size: int, vec: SparseVector, segment_bytes: int = SEGMENT_BYTES
+) -> Steps[SparseVector]:
+    mine = vec.cut(segment_count(vec.nbytes, segment_bytes, vec.length))
+    peers = others(rank, size)
+    received = yield [Send(p, segment) for segment in mine for p in peers] + [Recv(p) for p in peers]
+    latest = in_rank_order(rank, size, mine.pop(0), received)
+    sums: list[SparseVector] = []
+    start = 0
+    while True:
+        stop = min(segment.stop for segment in latest)
+        sums.append(merge_sum([segment.slice(start, stop) for segment in latest]))
+        if stop == vec.length:
+            return concat(sums)
+        behind = [p for p in peers if latest[p].stop == stop]
+        for p, segment in zip(behind, (yield [Recv(p) for p in behind]), strict=True):
+            latest[p] = segment
+        if latest[rank].stop == stop:
+            latest[rank] = mine.pop(0)
+        start = stop
 
 
-def cost(network: Network, shape: Shape) -> Cost:
-    rounds = allgather_rounds(shape.size, shape.frame_bytes(shape.nnz, shape.length))
-    return network.cost([r._replace(merged=shape.size * shape.nnz) for r in rounds])
+def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
+    if shape.size == 1:
+        return network.cost([])
+    others, entry_bytes = shape.size - 1, shape.index_bytes + shape.value_bytes
+    count = segment_count(shape.nnz * entry_bytes, segment_bytes, shape.length)
+    segment = shape.frame_bytes(shape.nnz / count, shape.length / count)
+    total = network.cost(
+        [Round(others * count, others * count * segment, merged=shape.size * shape.nnz / count)]
+    )
+    return total._replace(rounds=count)

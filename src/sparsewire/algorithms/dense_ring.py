@@ -12,18 +12,21 @@ Described in: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import SEGMENT_BYTES, segment_count
+from sparsewire.algorithms._patterns import segment_count
 from sparsewire.model import Cost, Network, Shape
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector, concat, dense_sum
 
 __all__ = ["cost", "dense_ring"]
 
+# Long enough that Python's 30 us for each message do not matter, short enough to overlap with the next.
+SEGMENT_BYTES = 1 << 20
+
 
 def dense_ring(
     rank: int, size: int, vec: SparseVector, segment_bytes: int = SEGMENT_BYTES
 ) -> Steps[SparseVector]:
-    count = segment_count(vec.length / size * vec.dtype.itemsize, segment_bytes)
+    count = segment_count(vec.length / size * vec.dtype.itemsize, segment_bytes, vec.length)
     pieces = [piece.cut(count) for piece in vec.as_dense().cut(size)]
     left, right = (rank - 1) % size, (rank + 1) % size
     last = 2 * (size - 1) - 1
@@ -41,7 +44,7 @@ def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> 
     span, steps = shape.length / shape.size, 2 * (shape.size - 1)
     if not steps:
         return network.cost([])
-    count = segment_count(span * shape.value_bytes, segment_bytes)
+    count = segment_count(span * shape.value_bytes, segment_bytes, shape.length)
     segment_bytes = shape.dense_frame_bytes(span / count)
     busy = network.seconds(1, segment_bytes)
     # A step begins when its first segment has come, and its sender is through with the step before.

@@ -29,12 +29,13 @@ class Algorithm:
     dense: bool = False  # does not look at zeros: a baseline
 
 
+# In order of preference: where the predicted costs are equal, `auto` takes the first.
 ALGORITHMS: dict[str, Algorithm] = {
+    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost),
+    "recursive_doubling": Algorithm(recursive_doubling.recursive_doubling, recursive_doubling.cost),
+    "split_allgather": Algorithm(split_allgather.split_allgather, split_allgather.cost),
     "dense_ring": Algorithm(dense_ring.dense_ring, dense_ring.cost, dense=True),
     "dense_halving_doubling": Algorithm(
         dense_halving_doubling.dense_halving_doubling, dense_halving_doubling.cost, dense=True
     ),
-    "recursive_doubling": Algorithm(recursive_doubling.recursive_doubling, recursive_doubling.cost),
-    "split_allgather": Algorithm(split_allgather.split_allgather, split_allgather.cost),
-    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost),
 }

@@ -79,6 +79,11 @@ class Mesh:
         """The ranks for which something still waits to be sent."""
         return {peer for peer, link in self._routes.items() if link.outgoing}
 
+    def keep_unsent(self) -> None:
+        """Copy what still waits to be sent: its owner may write to it after a failed call."""
+        for link in self._routes.values():
+            link.outgoing = deque(bytes(buffer) for buffer in link.outgoing)
+
     def reachable(self, peer: int) -> bool:
         """Is there, or can there be, a connection?"""
         return peer not in self.lost and bool(
@@ -170,6 +175,7 @@ class Mesh:
         try:
             done = link.send()
         except OSError as error:
+            self._fill(link)  # it may have told us why before it left
             self._drop(link, f"sending to it failed ({error})")
             return
         if link.open and done == link.watched:
@@ -201,8 +207,10 @@ class Mesh:
             self.refused += link.dialled is None
             self._drop(link, str(error))
         except SparsewireError as error:
+            # Nothing that follows can be understood; but the connection stays, to tell the other end.
             self._on_error(type(error)(f"from rank {link.peer}: {error}"))
-            self._drop(link, str(error))
+            link.reader = _ignored()
+            link.wanted = next(link.reader)
 
 
 class _Link:
@@ -258,6 +266,12 @@ def _authenticate(sock: socket.socket, dialogue: handshake.Dialogue) -> Generato
         return int(end.value)
     except OSError as error:
         raise handshake.AuthenticationError(f"the connection broke ({error})") from error
+
+
+def _ignored() -> _Reader:
+    buffer = memoryview(bytearray(1 << 16))
+    while True:
+        yield buffer
 
 
 def listen(address: Address) -> socket.socket:

@@ -34,7 +34,7 @@ __all__ = ["TcpDriver", "connect"]
 
 T = TypeVar("T")
 
-GRACE_S = 0.5  # after a time-out: how long to listen to what others were waiting for
+GRACE_S = 0.5  # after a time-out or a loss: how long to listen to what others have to say about it
 FAREWELL_S = 1.0  # after a failure: how long to try to tell everybody
 
 
@@ -90,6 +90,7 @@ class TcpDriver:
             raise
         finally:
             self._execution = None
+            self.mesh.keep_unsent()
             execution.close()
 
     def refuse(self, error: SparsewireError) -> None:
@@ -150,16 +151,18 @@ class TcpDriver:
     def _check_presence(self, awaited: set[int]) -> None:
         for peer in sorted(awaited):
             self.mesh.watch(peer)
-            if peer in self.mesh.lost:
-                how = self.mesh.lost[peer]
-                raise PeerLostError(f"rank {peer} is gone: {how} (noticed by rank {self.rank})")
+        gone = sorted(awaited & self.mesh.lost.keys())
+        if gone:
+            self._listen(GRACE_S)  # did it leave because of a failure that we are about to be told of?
+            how = self.mesh.lost[gone[0]]
+            raise self._failure or PeerLostError(
+                f"rank {gone[0]} is gone: {how} (noticed by rank {self.rank})"
+            )
 
     def _time_out(self, awaited: set[int], timeout: float) -> CollectiveTimeout:
         """Blame those who are waited for and do not say themselves that they are waiting."""
         self._notify(Abort(CollectiveTimeout("time-out"), tuple(sorted(awaited))))
-        end = time.monotonic() + GRACE_S
-        while (remaining := end - time.monotonic()) > 0:
-            self.mesh.poll(remaining)
+        self._listen(GRACE_S)
         accused = awaited.union(*self._reports.values()) - {self.rank, *self._reports}
         late = ", ".join(str(peer) for peer in sorted(accused or awaited))
         what = Call.unpack(self._call)
@@ -177,15 +180,25 @@ class TcpDriver:
         """Let everybody know why this call fails here, unless it was they who told us."""
         if isinstance(error, TransportError):
             self._broken = error
-        if not self._told and not isinstance(error, CollectiveTimeout):
+        if isinstance(error, CollectiveTimeout):
+            return  # told already
+        # Rank 0 is connected to everybody, so it passes on what it was told: to some the failing rank
+        # may have had no connection yet, and leave before they come.
+        if not self._told or self.rank == 0:
             self._notify(Abort(error))
+
+    def _listen(self, seconds: float) -> None:
+        """Take in what others have to say, until one of them tells us of a failure."""
+        end = time.monotonic() + seconds
+        while self._failure is None and (remaining := end - time.monotonic()) > 0:
+            self.mesh.poll(remaining)
 
     def _notify(self, abort: Abort) -> None:
         for peer in range(self.size):
             if peer != self.rank and self.mesh.reachable(peer):
                 self._post(peer, abort)
         end = time.monotonic() + FAREWELL_S
-        while self.mesh.unsent() and (remaining := end - time.monotonic()) > 0:
+        while self.mesh.unsent() - self.mesh.lost.keys() and (remaining := end - time.monotonic()) > 0:
             self.mesh.poll(remaining)
 
     # -- messages --------------------------------------------------------------------------------

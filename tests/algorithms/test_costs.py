@@ -1,0 +1,302 @@
+"""Cost functions against what the simulator counted, and the simulator against sums done by hand.
+
+The networks have powers of two for parameters, so that times are exact and compared with ==.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+from strategies import EDGE_SHAPES, SIZES
+
+from sparsewire import model, wire
+from sparsewire.algorithms import ALGORITHMS, dense_ring
+from sparsewire.drivers import simulator
+from sparsewire.model import Network, Shape
+from sparsewire.steps import Recv, Send
+from sparsewire.testing import ORACLES, dense, run_local
+from sparsewire.vector import SparseVector, value_dtype
+
+SLOW = Network(latency=2.0**-6, bandwidth=2.0**27, overhead=2.0**-16)
+POWERS_OF_TWO = (1, 2, 4, 8, 16)
+DTYPES = {2: "float16", 4: "float32", 8: "int64"}
+
+
+def evenly(size, overlap, value_bytes, index_bits=32):
+    """Inputs with the same number of entries in each range, for which the model is exact, and their shape."""
+    nnz = 32 * size
+    stride = 64 if index_bits == 32 else 2**34
+    length = nnz * stride
+    ones = np.ones(nnz, value_dtype(DTYPES[value_bytes]))
+    steps = np.arange(nnz, dtype=np.uint64) * np.uint64(stride)
+    shifts = [0 if overlap == "identical" else rank for rank in range(size)]
+    vectors = [SparseVector(length, steps + np.uint64(shift), ones) for shift in shifts]
+    return vectors, Shape(size, length, nnz, value_bytes, overlap)
+
+
+def simulate(name, inputs, network=SLOW):
+    run = ALGORITHMS[name].run
+    return simulator.run([run(rank, len(inputs), vector) for rank, vector in enumerate(inputs)], network)
+
+
+def busiest(traffic, field):
+    return max(getattr(rank, field) for rank in traffic)
+
+
+CASES = [
+    (name, size, overlap, value_bytes)
+    for name in ALGORITHMS
+    for size in SIZES
+    for overlap in ("identical", "disjoint")
+    for value_bytes in DTYPES
+]
+
+
+@pytest.mark.parametrize(("name", "size", "overlap", "value_bytes"), CASES)
+def test_cost_counts_the_messages_and_bytes_of_the_busiest_rank(name, size, overlap, value_bytes):
+    inputs, shape = evenly(size, overlap, value_bytes)
+    _, traffic = run_local(ALGORITHMS[name].run, inputs)
+    cost = ALGORITHMS[name].cost(SLOW, shape)
+    assert (cost.messages, cost.bytes_sent) == (
+        busiest(traffic, "messages_sent"),
+        busiest(traffic, "bytes_sent"),
+    )
+    if size > 1:
+        assert cost.rounds == busiest(traffic, "rounds")
+
+
+def is_folded_and_overlaps(name, size):
+    """Ranks that take no neighbour in are a round ahead; if they are most, the others catch up with them."""
+    core = 1 << (size.bit_length() - 1)
+    return name == "recursive_doubling" and 0 < size - core <= core // 2
+
+
+@pytest.mark.parametrize(("name", "size", "overlap", "value_bytes"), CASES)
+def test_cost_predicts_the_simulated_time(name, size, overlap, value_bytes):
+    inputs, shape = evenly(size, overlap, value_bytes)
+    seconds = simulate(name, inputs).seconds
+    predicted = ALGORITHMS[name].cost(SLOW, shape).seconds
+    if is_folded_and_overlaps(name, size):  # the model does not see it: too much by one round at most
+        assert seconds < predicted <= 1.5 * seconds
+    else:
+        assert seconds == predicted
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("overlap", ["identical", "disjoint"])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if not ALGORITHMS[name].dense])
+def test_cost_knows_that_long_vectors_have_wide_indices(name, overlap, size):
+    inputs, shape = evenly(size, overlap, 4, index_bits=64)
+    assert inputs[0].indices.dtype == np.uint64
+    simulation, cost = simulate(name, inputs), ALGORITHMS[name].cost(SLOW, shape)
+    assert cost.bytes_sent == busiest(simulation.traffic, "bytes_sent")
+
+
+@pytest.mark.parametrize("network", [SLOW, Network(2.0**-20, 2.0**20, 2.0**-18)], ids=["slow", "busy"])
+@pytest.mark.parametrize("segment_bytes", [256, 1024, 2**20])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16])
+def test_ring_cost_is_exact_for_any_number_of_segments(size, segment_bytes, network):
+    inputs, shape = evenly(size, "identical", 4)
+    run = functools.partial(dense_ring.dense_ring, segment_bytes=segment_bytes)
+    simulation = simulator.run([run(rank, size, vector) for rank, vector in enumerate(inputs)], network)
+    cost = dense_ring.cost(network, shape, segment_bytes)
+    assert cost.messages == busiest(simulation.traffic, "messages_sent")
+    assert cost.bytes_sent == busiest(simulation.traffic, "bytes_sent")
+    assert cost.seconds == simulation.seconds
+    assert np.array_equal(dense(simulation.results[0]), ORACLES["dense_ring"](inputs))
+
+
+@pytest.mark.parametrize("size", POWERS_OF_TWO)
+def test_cost_of_identical_supports_that_turn_dense_and_back_is_exact(size):
+    # size times the entries would need more room than the vector, their union does not
+    length, nnz = 64 * size, 16 * size
+    vector = SparseVector(length, range(0, length, 4), np.ones(nnz, np.float32))
+    shape = Shape(size, length, nnz, 4, "identical")
+    for name in ALGORITHMS:
+        simulation, cost = simulate(name, [vector] * size), ALGORITHMS[name].cost(SLOW, shape)
+        assert cost.bytes_sent == busiest(simulation.traffic, "bytes_sent")
+        assert cost.seconds == simulation.seconds
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_cost_of_one_rank_is_nothing(name):
+    cost = ALGORITHMS[name].cost(SLOW, Shape(1, 1000, 10))
+    assert cost == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 8])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_cost_is_near_for_random_supports(name, size):
+    rng = np.random.default_rng(size)
+    length, nnz = 2**16, 2**10
+    inputs = [
+        SparseVector(length, np.sort(rng.choice(length, nnz, replace=False)), np.ones(nnz, np.float32))
+        for _ in range(size)
+    ]
+    cost = ALGORITHMS[name].cost(SLOW, Shape(size, length, nnz))
+    counted = busiest(simulate(name, inputs).traffic, "bytes_sent")
+    assert cost.messages == busiest(simulate(name, inputs).traffic, "messages_sent")
+    assert cost.bytes_sent == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.parametrize("shape", EDGE_SHAPES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_simulator_carries_the_data(name, size, shape):
+    inputs = EDGE_SHAPES[shape](size, "float64")
+    for result in simulate(name, inputs).results:
+        assert np.array_equal(dense(result), ORACLES[name](inputs))
+
+
+def test_model_and_wire_agree_on_the_header():
+    assert model.HEADER_BYTES == wire.HEADER_BYTES == wire.size(SparseVector.empty(0))
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 1001])
+@pytest.mark.parametrize("nnz", [0, 1, 3])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_model_and_wire_agree_on_the_size_of_frames(dtype, nnz, length):
+    nnz = min(nnz, length)
+    vector = SparseVector(length, range(nnz), np.ones(nnz, dtype))
+    shape = Shape(1, length, nnz, np.dtype(dtype).itemsize)
+    assert shape.dense_frame_bytes(length) == wire.size(vector.as_dense())
+    assert shape.frame_bytes(nnz, length) == min(wire.size(vector), wire.size(vector.as_dense()))
+
+
+# -- golden times --------------------------------------------------------------------------------
+
+# One byte takes a second; 100 s of latency; 3 s of a NIC for each message.
+BYTEWISE = Network(latency=100.0, bandwidth=1.0, overhead=3.0)
+EMPTY = SparseVector.empty(0)  # a frame of 104 bytes: a NIC is busy with it for 3 + 104 = 107 s
+EIGHT = SparseVector.from_dense(np.zeros(1))  # 112 bytes: 115 s
+
+
+def seconds(*scripts):
+    return simulator.run(scripts, BYTEWISE).finished_at
+
+
+def send(*steps):
+    yield [Send(peer, payload) for peer, payload in steps]
+
+
+def receive(*peers):
+    for peer in peers:
+        yield [Recv(peer)]
+
+
+def test_one_message_takes_latency_and_its_bytes():
+    # the sender is busy until 107; the receiver from 100 to 207
+    assert seconds(send((1, EMPTY)), receive(0)) == [107, 207]
+
+
+def test_two_messages_leave_one_after_the_other():
+    # sent 0..107 and 107..222; first bytes at 100 and 207; received 100..207 and 207..322
+    assert seconds(send((1, EMPTY), (1, EIGHT)), receive(0, 0)) == [222, 322]
+
+
+def test_one_nic_is_shared_by_messages_to_different_ranks():
+    # to rank 1: 0..107, arrives 100..207; to rank 2: 107..222, arrives 207..322
+    assert seconds(send((1, EMPTY), (2, EIGHT)), receive(0), receive(0)) == [222, 207, 322]
+
+
+def test_messages_to_one_rank_queue_at_its_nic():
+    # both first bytes are there at 100; received 100..207 and 207..322
+    assert seconds(receive(1, 2), send((0, EMPTY)), send((0, EIGHT))) == [322, 107, 115]
+
+
+def test_both_directions_of_a_nic_are_independent():
+    def swap(rank):
+        yield [Send(1 - rank, EMPTY), Recv(1 - rank)]
+
+    assert seconds(swap(0), swap(1)) == [207, 207]
+
+
+def test_rounds_add_up():
+    def ping():
+        yield [Send(1, EMPTY)]
+        yield [Recv(1)]
+
+    def pong():
+        yield [Recv(0)]
+        yield [Send(0, EIGHT)]
+
+    # there at 207; back: sent 207..322, first byte at 307, received 307..422
+    assert seconds(ping(), pong()) == [422, 322]
+
+
+def test_a_script_goes_on_while_it_sends():
+    def relay():  # the second send waits for the NIC, the script waits for nothing but its receive
+        yield [Send(1, EIGHT)]
+        yield [Send(1, EMPTY)]
+
+    # sent 0..115 and 115..222; received 100..215 and 215..322
+    assert seconds(relay(), receive(0, 0)) == [222, 322]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_simulated_times_and_traffic_repeat_exactly(name):
+    inputs = EDGE_SHAPES["skewed_to_one_range"](7, "float32")
+    first, second = simulate(name, inputs), simulate(name, inputs)
+    assert (first.finished_at, first.traffic) == (second.finished_at, second.traffic)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_local_and_simulator_count_the_same_traffic(name):
+    inputs = EDGE_SHAPES["turns_dense"](6, "float32")
+    assert simulate(name, inputs).traffic == run_local(ALGORITHMS[name].run, inputs)[1]
+
+
+# -- what the papers claim -----------------------------------------------------------------------
+
+
+def time_of(name, size, nnz, length, network):
+    rng = np.random.default_rng(0)
+    inputs = [
+        SparseVector(length, np.sort(rng.choice(length, nnz, replace=False)), np.ones(nnz, np.float32))
+        for _ in range(size)
+    ]
+    return simulate(name, inputs, network).seconds, ALGORITHMS[name].cost(
+        network, Shape(size, length, nnz)
+    ).seconds
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["simulated", "predicted"])
+class TestRankings:
+    per_message = Network(latency=1e-3, bandwidth=125e6, overhead=1e-3)
+    gigabit = Network(latency=50e-6, bandwidth=125e6)
+    fat = Network(latency=1e-7, bandwidth=125e6)
+
+    def test_recursive_doubling_wins_on_tiny_data_where_messages_are_dear(self, which):
+        times = {name: time_of(name, 16, 4, 2**12, self.per_message)[which] for name in ALGORITHMS}
+        sparse = {name: t for name, t in times.items() if not ALGORITHMS[name].dense}
+        assert min(sparse, key=sparse.get) == "recursive_doubling"
+
+    def test_split_allgather_beats_recursive_doubling_on_large_data_and_many_ranks(self, which):
+        split, doubling = (
+            time_of(name, 16, 2**13, 2**16, self.gigabit)[which]
+            for name in ("split_allgather", "recursive_doubling")
+        )
+        assert 1.5 * split < doubling
+
+    def test_split_allgather_wins_where_supports_overlap(self, which):
+        inputs, shape = evenly(16, "identical", 4)
+        times = {
+            name: (simulate(name, inputs, self.fat).seconds, algorithm.cost(self.fat, shape).seconds)[which]
+            for name, algorithm in ALGORITHMS.items()
+        }
+        assert min(times, key=times.get) == "split_allgather"
+
+    def test_sparse_beats_dense_at_low_density(self, which):
+        times = {name: time_of(name, 8, 2**10, 2**20, self.gigabit)[which] for name in ALGORITHMS}
+        dense_times = [t for name, t in times.items() if ALGORITHMS[name].dense]
+        assert max(t for name, t in times.items() if not ALGORITHMS[name].dense) < min(dense_times)
+
+    def test_allgather_sum_grows_linearly_with_the_ranks(self, which):
+        network = Network(latency=0.0, bandwidth=125e6)
+        times = [time_of("allgather_sum", size, 2**10, 2**18, network)[which] for size in (2, 3, 5, 9, 17)]
+        assert times == pytest.approx([times[0] * n for n in (1, 2, 4, 8, 16)])
+
+    def test_dense_ring_hardly_grows_with_the_ranks(self, which):
+        network = Network(latency=0.0, bandwidth=125e6)
+        two, sixteen = (time_of("dense_ring", size, 1, 2**18, network)[which] for size in (2, 16))
+        assert sixteen < 2 * two

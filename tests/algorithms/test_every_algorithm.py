@@ -1,0 +1,224 @@
+"""The matrix: every algorithm x number of ranks x dtype x edge shape, against a dense oracle."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import (
+    EDGE_SHAPES,
+    EPSILON,
+    FLOATS,
+    LONG_SHAPES,
+    SIZES,
+    SPECIAL,
+    contribution,
+    entries,
+    rank_vectors,
+    read_only,
+)
+
+from sparsewire.algorithms import ALGORITHMS, auto, cheapest
+from sparsewire.model import Network, Shape
+from sparsewire.testing import ORACLES, dense, run_local, same_bits
+from sparsewire.vector import VALUE_DTYPES, SparseVector, concat, value_dtype
+
+SPARSE = [name for name, algorithm in ALGORITHMS.items() if not algorithm.dense]
+SEEDS = st.integers(0, 2**32)
+
+
+def run_twice(name, inputs, seeds=(0, 1)):
+    """The result, after checking what holds for any input: all ranks and both runs have the same bits."""
+    inputs = [read_only(vector) for vector in inputs]
+    before = [vector.values.tobytes() for vector in inputs]
+    runs = [run_local(ALGORITHMS[name].run, inputs, seed) for seed in seeds]
+    results = [result for results, _ in runs for result in results]
+    first = results[0]
+    assert all(same_bits(first, result) for result in results), f"{name}: ranks or runs differ"
+    assert runs[0][1] == runs[1][1], f"{name}: the second run moved something else"
+    assert [vector.values.tobytes() for vector in inputs] == before
+    assert_canonical(first, inputs[0])
+    return first
+
+
+def assert_canonical(result, like):
+    assert (result.length, result.start, result.stop) == (like.length, 0, like.length)
+    assert result.dtype == like.dtype
+    if result.is_dense:
+        assert len(result.values) == result.length
+    else:
+        assert len(result.values) == len(result.indices)
+        assert result.indices.dtype == (np.uint32 if result.length <= 2**32 else np.uint64)
+        indices = result.indices.tolist()
+        assert indices == sorted(set(indices))
+        assert not indices or indices[-1] < result.length
+
+
+def assert_sum(name, inputs, result):
+    expected = ORACLES[name](inputs)
+    wrong = np.flatnonzero(dense(result) != expected)
+    assert len(wrong) == 0, f"{name}: at {wrong}: {dense(result)[wrong]} instead of {expected[wrong]}"
+
+
+def test_oracles_have_the_keys_of_the_table():
+    assert list(ORACLES) == list(ALGORITHMS)
+
+
+@pytest.mark.parametrize("shape", EDGE_SHAPES)
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_rank_gets_what_the_oracle_says(name, size, dtype, shape):
+    inputs = EDGE_SHAPES[shape](size, dtype)
+    assert_sum(name, inputs, run_twice(name, inputs))
+
+
+@pytest.mark.parametrize("shape", LONG_SHAPES)
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("name", SPARSE)
+def test_long_vectors_are_summed_without_memory_of_their_length(name, size, dtype, shape):
+    inputs = LONG_SHAPES[shape](size, dtype)
+    result = run_twice(name, inputs)
+    expected = {}
+    for rank, vector in enumerate(inputs):
+        for index in vector.indices.tolist():
+            expected[index] = expected.get(index, 0) + contribution(rank, size, dtype)
+    got = dict(zip(result.indices.tolist(), result.values.astype(np.float64).tolist(), strict=True))
+    assert got == expected
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("dtype", VALUE_DTYPES)
+@given(data=st.data())
+def test_sum_of_exact_data_is_exact_in_any_delivery_order(name, dtype, data):
+    numbers = st.integers(-8, 8)
+    inputs = data.draw(rank_vectors(dtype, elements=numbers))
+    result = run_twice(name, inputs, (data.draw(SEEDS), data.draw(SEEDS)))
+    assert_sum(name, inputs, result)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@given(data=st.data())
+def test_sum_of_floats_has_the_error_of_its_additions_at_most(name, dtype, data):
+    inputs = data.draw(rank_vectors(dtype))
+    result = run_twice(name, inputs, (data.draw(SEEDS), data.draw(SEEDS)))
+    magnitude = ORACLES[name]([vector.with_values(np.abs(vector.values)) for vector in inputs])
+    error = np.abs(dense(result) - ORACLES[name](inputs))
+    assert (error <= (len(inputs) - 1) * EPSILON[dtype] * magnitude).all()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@given(data=st.data())
+def test_nan_and_infinity_travel_like_any_value(name, dtype, data):
+    inputs = data.draw(rank_vectors(dtype, elements=SPECIAL))
+    result = run_twice(name, inputs)
+    assert np.array_equal(dense(result), ORACLES[name](inputs), equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_denormal_numbers_are_not_flushed_to_zero(name, dtype, size):
+    tiny = np.array([1], np.uint64 if dtype == "float64" else np.uint32 if dtype == "float32" else np.uint16)
+    inputs = [SparseVector(30, [size + rank], tiny.view(value_dtype(dtype))) for rank in range(size)]
+    result = run_twice(name, inputs)
+    assert np.count_nonzero(dense(result)) == size
+    assert_sum(name, inputs, result)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_sum_that_overflows_is_infinite_and_no_warning(name, dtype, size):
+    inputs = [SparseVector(5, [3], np.full(1, np.finfo(dtype).max, dtype)) for _ in range(size)]
+    result = run_twice(name, inputs)
+    assert dense(result)[3] == (np.inf if size > 1 else np.finfo(dtype).max)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("stored", ["entries", "dense"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_integers_wrap_around_like_numpy(name, dtype, stored, size):
+    top = np.iinfo(dtype).max
+    inputs = [SparseVector(3, [1, 2], np.array([top, top - rank], dtype)) for rank in range(size)]
+    inputs = [vector.as_dense() for vector in inputs] if stored == "dense" else inputs
+    result = run_twice(name, inputs)
+    expected = [0, size * top, size * top - sum(range(size))]
+    modulus = 2 ** (8 * np.dtype(dtype).itemsize)
+    assert [(int(got) - want) % modulus for got, want in zip(dense(result), expected, strict=True)] == [0] * 3
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@given(data=st.data())
+def test_twice_the_input_gives_twice_the_sum(name, data):
+    inputs = data.draw(rank_vectors("float32"))
+    doubled = [vector.with_values(vector.values * np.float32(2)) for vector in inputs]
+    once, twice = run_twice(name, inputs), run_twice(name, doubled)
+    assert same_bits(twice, once.with_values(once.values * np.float32(2)))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@given(data=st.data())
+def test_concatenated_vectors_give_the_concatenated_sums(name, data):
+    size = data.draw(st.integers(1, 9))
+    head, tail = (
+        data.draw(rank_vectors("int64", sizes=st.just(size), elements=st.integers(-8, 8))) for _ in range(2)
+    )
+    both = [
+        SparseVector.from_dense(np.concatenate([dense(a), dense(b)])) for a, b in zip(head, tail, strict=True)
+    ]
+    sums = [dense(run_twice(name, inputs)) for inputs in (head, tail, both)]
+    assert np.array_equal(np.concatenate(sums[:2]), sums[2])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@given(data=st.data())
+def test_order_of_ranks_does_not_matter_to_exact_data(name, data):
+    inputs = data.draw(rank_vectors("int32"))
+    shuffled = data.draw(st.permutations(inputs))
+    assert np.array_equal(dense(run_twice(name, inputs)), dense(run_twice(name, shuffled)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SPARSE)
+def test_nothing_plus_nothing_has_no_entries(name, size):
+    result = run_twice(name, [SparseVector.empty(1000)] * size)
+    assert (result.nnz, result.is_dense) == (0, False)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 16])
+@pytest.mark.parametrize("name", SPARSE)
+def test_sum_is_stored_as_is_smaller(name, size):
+    few = run_twice(name, EDGE_SHAPES["turns_dense_and_sparse_again"](size, "float32"))
+    many = run_twice(name, EDGE_SHAPES["dense"](size, "float32"))
+    assert (few.is_dense, few.indices.tolist(), many.is_dense) == (False, [7], True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("shape", EDGE_SHAPES)
+def test_auto_gives_the_exact_sum_and_one_name_on_every_rank(shape, size):
+    inputs = EDGE_SHAPES[shape](size, "float64")
+    results, _ = run_local(auto, inputs)
+    name, total = results[0]
+    assert {chosen for chosen, _ in results} == {name}
+    assert all(same_bits(total, other) for _, other in results)
+    assert_sum(name, inputs, total)
+
+
+@pytest.mark.parametrize("size", [2, 4, 7, 16])
+@pytest.mark.parametrize("nnz", [0, 1, 1000, 2**20])
+def test_cheapest_is_the_exact_algorithm_with_the_lowest_predicted_time(size, nnz):
+    network, shape = Network(), Shape(size, 2**20, nnz)
+    seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in ALGORITHMS.items()}
+    chosen = cheapest(network, shape)
+    assert ALGORITHMS[chosen].exact
+    assert seconds[chosen] == min(seconds.values())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_pieces_concatenate_to_the_vector_they_were_cut_from(size):
+    whole = entries(100, range(0, 100, 7), 1.0, "float64")
+    assert same_bits(concat(whole.cut(size)), whole)
