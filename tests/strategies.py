@@ -128,8 +128,8 @@ def _elements(dtype: str):
 
 
 @st.composite
-def rank_vectors(draw, dtype: str, sizes=st.integers(1, 9), elements=None) -> list[SparseVector]:
+def rank_vectors(draw, dtype: str, sizes=None, elements=None) -> list[SparseVector]:
     """One vector for each rank."""
     length = draw(st.integers(0, 40))
-    size = draw(sizes)
+    size = draw(st.integers(1, 9) if sizes is None else sizes)
     return [draw(sparse_vectors(length, dtype, elements)) for _ in range(size)]

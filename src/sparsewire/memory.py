@@ -46,10 +46,10 @@ class _Lease:
 
     def __init__(self, nbytes: int) -> None:
         global _kept_bytes
-        if _kept[nbytes]:
+        try:  # not "if there is one": another thread may take it in between
             self._block = _kept[nbytes].pop()
             _kept_bytes -= nbytes
-        else:
+        except IndexError:
             self._block = np.empty(nbytes, np.uint8)
 
     @property

@@ -135,7 +135,7 @@ def check_driver(run_ranks: RunRanks) -> None:
         check(run_ranks)
 
 
-class RankErrors(SparsewireError):
+class RankErrors(SparsewireError):  # noqa: N818  (a collection of errors)
     """Some ranks raised; ``errors`` has the exception of each."""
 
     def __init__(self, errors: dict[int, BaseException]) -> None:

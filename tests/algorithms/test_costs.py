@@ -7,7 +7,6 @@ import functools
 
 import numpy as np
 import pytest
-from strategies import EDGE_SHAPES, SIZES
 
 from sparsewire import model, wire
 from sparsewire.algorithms import ALGORITHMS, dense_ring
@@ -16,6 +15,7 @@ from sparsewire.model import Network, Shape
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, dense, run_local
 from sparsewire.vector import SparseVector, value_dtype
+from strategies import EDGE_SHAPES, SIZES
 
 SLOW = Network(latency=2.0**-6, bandwidth=2.0**27, overhead=2.0**-16)
 POWERS_OF_TWO = (1, 2, 4, 8, 16)

@@ -4,6 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from sparsewire.algorithms import ALGORITHMS, auto, cheapest
+from sparsewire.model import Network, Shape
+from sparsewire.testing import ORACLES, dense, run_local, same_bits
+from sparsewire.vector import VALUE_DTYPES, SparseVector, concat, value_dtype
 from strategies import (
     EDGE_SHAPES,
     EPSILON,
@@ -16,11 +21,6 @@ from strategies import (
     rank_vectors,
     read_only,
 )
-
-from sparsewire.algorithms import ALGORITHMS, auto, cheapest
-from sparsewire.model import Network, Shape
-from sparsewire.testing import ORACLES, dense, run_local, same_bits
-from sparsewire.vector import VALUE_DTYPES, SparseVector, concat, value_dtype
 
 SPARSE = [name for name, algorithm in ALGORITHMS.items() if not algorithm.dense]
 SEEDS = st.integers(0, 2**32)
@@ -149,6 +149,20 @@ def test_integers_wrap_around_like_numpy(name, dtype, stored, size):
     expected = [0, size * top, size * top - sum(range(size))]
     modulus = 2 ** (8 * np.dtype(dtype).itemsize)
     assert [(int(got) - want) % modulus for got, want in zip(dense(result), expected, strict=True)] == [0] * 3
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 16])
+@pytest.mark.parametrize("density", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["split_allgather", "allgather_sum"])
+def test_sum_has_the_bits_of_adding_up_in_rank_order(name, dtype, density, size):
+    rng = np.random.default_rng(size)
+    arrays = [np.where(rng.random(300) < density, rng.normal(size=300), 0).astype(dtype) for _ in range(size)]
+    result = run_twice(name, [SparseVector.from_dense(array).smaller() for array in arrays])
+    expected = arrays[0].copy()
+    for array in arrays[1:]:
+        expected += array
+    assert np.array_equal(dense(result), expected)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import EDGE_SHAPES, rank_vectors
 
 from sparsewire.algorithms.allgather_sum import allgather_sum
 from sparsewire.algorithms.dense_ring import dense_ring
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
 from sparsewire.vector import SparseVector
+from strategies import EDGE_SHAPES, rank_vectors
 
 SEGMENTED = {"allgather_sum": allgather_sum, "dense_ring": dense_ring}
 

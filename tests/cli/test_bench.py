@@ -113,7 +113,7 @@ def test_a_wrong_result_is_counted_and_ends_with_1(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--algorithms", "quick_sum"], "unknown algorithm quick_sum; known are dense_ring, "),
+        (["--algorithms", "quick_sum"], "unknown algorithm quick_sum; known are allgather_sum, "),
         (["--algorithms", ","], "unknown algorithm"),
         (["--driver", "carrier-pigeon"], "known are tcp, local"),
         (["--distribution", "normal"], "uniform, zipf"),

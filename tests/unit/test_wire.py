@@ -267,11 +267,30 @@ def test_a_huge_claim_is_refused_before_anything_is_allocated():
         b'{"error": "SystemExit", "message": "", "waiting": []}',
         b"\xff\xfe",
         b'{"error": 1}',
+        b"[" * 100_000,
     ],
 )
 def test_an_abort_that_says_nonsense_is_refused(text):
     with pytest.raises(WireError, match="abort message"):
         Abort.from_json(text)
+
+
+def test_an_abort_in_a_list_is_refused():
+    with pytest.raises(WireError, match="list flag 1"):
+        wire.decode(reframed(FRAMES["abort"], 7, "<B", wire.LISTED))
+
+
+@pytest.mark.parametrize("second", [as_bytes(piece()), FRAMES["abort"], as_bytes([piece()], Envelope(8))])
+def test_a_list_that_goes_on_with_another_message_is_refused(second):
+    first = as_bytes([piece(), piece()])
+    with pytest.raises(WireError, match="should follow, and another frame came"):
+        wire.decode(first[: len(first) // 2] + second)
+
+
+def test_decode_never_allocates_more_than_it_was_given():
+    claim = reframed(reframed(FRAMES["dense"], 56, "<Q", 2**34), 72, "<Q", 2**34)
+    with pytest.raises(WireError, match="where at most"):
+        wire.decode(reframed(claim, 80, "<Q", 2**34))
 
 
 @pytest.mark.parametrize("position", [0, 1, 2, 20], ids=["operation", "op", "dtype", "algorithm"])

@@ -3,8 +3,8 @@
 A large vector is sent in segments, range after range, so that one range is added up while the next is on
 its way.  Each sender cuts as suits it; a receiver adds up as far as it has everybody's entries.
 
-Per rank: k entries to each of P-1 others.  Nothing is sent twice and nothing waits for a sum, so it is hard to
-beat at small P; both its traffic and its work grow with P.  Exact; the same bits on every rank, because all
+Per rank: k entries to each of P-1 others.  Nothing is sent twice and nothing waits for a sum, so it is hard
+to beat at small P; both its traffic and its work grow with P.  Exact; the same bits on every rank, because all
 add the same vectors in rank order, range by range.
 
 Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.

@@ -152,6 +152,20 @@ class Mesh:
         self._links[peer].discard(link)
         if not self._links[peer]:
             self.lost.setdefault(peer, reason)
+        self._reroute(peer)
+
+    def _reroute(self, peer: int) -> None:
+        """If our own dialling came to nothing but the rank is there, send on another connection.
+
+        A rank that computes while its handshake waits for an answer is taken for a slow stranger.
+        """
+        route = self._routes.get(peer)
+        if not self._links[peer] or route is None or route.open or route.peer is not None:
+            return
+        self.lost.pop(peer, None)
+        self._routes[peer] = next(iter(self._links[peer]))
+        self._routes[peer].outgoing += route.outgoing
+        self._flush(self._routes[peer])
 
     # -- bytes -----------------------------------------------------------------------------------
 
@@ -160,6 +174,7 @@ class Mesh:
         peer = yield from _authenticate(link.sock, dialogue)
         link.peer = peer
         self._links[peer].add(link)
+        self._reroute(peer)
         self._flush(link)
         while True:
             self._on_message(peer, (yield from wire.read_message()))

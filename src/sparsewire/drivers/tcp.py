@@ -151,13 +151,14 @@ class TcpDriver:
     def _check_presence(self, awaited: set[int]) -> None:
         for peer in sorted(awaited):
             self.mesh.watch(peer)
-        gone = sorted(awaited & self.mesh.lost.keys())
-        if gone:
-            self._listen(GRACE_S)  # did it leave because of a failure that we are about to be told of?
-            how = self.mesh.lost[gone[0]]
-            raise self._failure or PeerLostError(
-                f"rank {gone[0]} is gone: {how} (noticed by rank {self.rank})"
-            )
+        if not awaited & self.mesh.lost.keys():
+            return
+        self._listen(GRACE_S)  # did it leave because of a failure that we are about to be told of?
+        if self._failure is not None:
+            raise self._failure
+        for peer in sorted(awaited & self.mesh.lost.keys()):
+            how = self.mesh.lost[peer]
+            raise PeerLostError(f"rank {peer} is gone: {how} (noticed by rank {self.rank})")
 
     def _time_out(self, awaited: set[int], timeout: float) -> CollectiveTimeout:
         """Blame those who are waited for and do not say themselves that they are waiting."""

@@ -1,0 +1,135 @@
+"""Jobs of real processes: start P ranks of a program, and collect how each of them ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HUNG = "hung"  # killed by the watchdog
+DIED = "died"  # ended without a word
+
+# Runs main(rank, size) of the program and writes down how it ended.
+_PRELUDE = """
+import json, os, signal, sys, threading, time
+import numpy as np
+import sparsewire as sw
+
+def tried(call):
+    'The outcome of a call, as something that JSON can hold.'
+    try:
+        return {"result": call()}
+    except BaseException as error:
+        kinds = [c.__name__ for c in type(error).__mro__]
+        return {"error": type(error).__name__, "kinds": kinds, "message": str(error), "at": time.time()}
+
+def digest(vector):
+    import hashlib
+    parts = [vector.values.tobytes(), b"" if vector.indices is None else vector.indices.tobytes()]
+    return hashlib.sha256(b"|".join(parts)).hexdigest() + (" dense" if vector.is_dense else " sparse")
+
+def after(seconds, action):
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+_CODA = """
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+outcome = tried(lambda: main(rank, size))
+with open(os.environ["OUTCOME"] + ".part", "w") as file:
+    json.dump(outcome, file)
+os.replace(os.environ["OUTCOME"] + ".part", os.environ["OUTCOME"])
+"""
+
+
+@dataclass
+class Job:
+    """Started ranks; ``wait`` gives the outcomes in rank order."""
+
+    size: int
+    port: int
+    secret: str
+    folder: Path
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, rank: int, program: str, **environment: str) -> None:
+        job = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "SPARSEWIRE_SECRET": self.secret,
+            "OUTCOME": str(self._outcome(rank)),
+        }
+        source = _PRELUDE + textwrap.dedent(program) + _CODA
+        self.processes[rank] = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", source],
+            env=os.environ | job | environment,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def wait(self, seconds: float = 60.0) -> list[dict[str, Any]]:
+        end = time.monotonic() + seconds
+        hung = set()
+        for rank, process in self.processes.items():
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                hung.add(rank)
+        self.kill()
+        return [self._read(rank, rank in hung) for rank in sorted(self.processes)]
+
+    def kill(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def _outcome(self, rank: int) -> Path:
+        return self.folder / f"outcome-{rank}.json"
+
+    def _read(self, rank: int, hung: bool) -> dict[str, Any]:
+        if self._outcome(rank).exists():
+            outcome: dict[str, Any] = json.loads(self._outcome(rank).read_text())
+            return outcome
+        return {"error": HUNG if hung else DIED, "kinds": [], "message": ""}
+
+
+@contextlib.contextmanager
+def job(size: int) -> Iterator[Job]:
+    """A job without ranks yet; whatever still runs at the end is killed."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))  # bound and not listening: nobody else is given this port
+        made = Job(size, keeper.getsockname()[1], secrets.token_hex(16), Path(folder))
+        try:
+            yield made
+        finally:
+            made.kill()
+
+
+def run(
+    program: str,
+    size: int,
+    seconds: float = 60.0,
+    environments: Mapping[int, dict[str, str]] | None = None,
+) -> list[dict[str, Any]]:
+    """How each rank of the program ended: {"result": ...} or {"error": ..., "message": ...}."""
+    with job(size) as made:
+        for rank in range(size):
+            made.start(rank, program, **(environments or {}).get(rank, {}))
+        return made.wait(seconds)

@@ -1,0 +1,130 @@
+"""Connections, without processes: two ends in one thread, so that every order of events can be made."""
+
+import contextlib
+import time
+
+import numpy as np
+import pytest
+
+from sparsewire import wire
+from sparsewire.drivers import mesh
+from sparsewire.drivers.mesh import Mesh, listen
+from sparsewire.vector import SparseVector
+
+
+class End:
+    """One rank's connections, and what came in."""
+
+    def __init__(self, rank, secret="secret"):
+        self.messages, self.errors = [], []
+        self.mesh = Mesh(rank, 2, listen(("127.0.0.1", 0)), secret, self._took, self.errors.append)
+        self.mesh.addresses = {}
+
+    def _took(self, source, message):
+        self.messages.append((source, int(message.payload.values[0])))
+
+    def post(self, peer, number):
+        piece = SparseVector.from_dense(np.array([number]))
+        self.mesh.post(peer, wire.encode(piece, wire.Envelope()))
+
+
+@pytest.fixture
+def ends():
+    pair = End(0), End(1)
+    for one, other in (pair, pair[::-1]):
+        one.mesh.addresses = {pair.index(other): other.mesh.address}
+    with contextlib.closing(pair[0].mesh), contextlib.closing(pair[1].mesh):
+        yield pair
+
+
+def settle(*ends):
+    for _ in range(15):
+        for end in ends:
+            end.mesh.poll(0.003)
+
+
+def test_both_dial_at_once_and_messages_keep_their_order(ends):
+    a, b = ends
+    for number in range(5):
+        a.post(1, number)
+        b.post(0, 10 + number)
+    settle(a, b)
+    assert b.messages == [(0, number) for number in range(5)]
+    assert a.messages == [(1, 10 + number) for number in range(5)]
+    assert not a.mesh.unsent()
+    assert not b.mesh.unsent()
+
+
+def test_nothing_is_connected_before_it_is_needed(ends):
+    a, b = ends
+    settle(a, b)
+    assert not a.mesh._links[1]
+    a.post(1, 7)
+    settle(a, b)
+    b.post(0, 8)  # on the connection that is there
+    settle(a, b)
+    assert (len(a.mesh._links[1]), len(b.mesh._links[0])) == (1, 1)
+    assert a.messages == [(1, 8)]
+
+
+def test_rank_that_closes_is_lost(ends):
+    a, b = ends
+    a.post(1, 7)
+    settle(a, b)
+    b.mesh.close()
+    settle(a)
+    assert list(a.mesh.lost) == [1]
+
+
+def test_rank_that_was_given_up_as_a_stranger_while_it_computed_is_found_again(ends, monkeypatch):
+    """b takes a's unanswered dialling for a stranger's; then b needs a, and a had something to send."""
+    monkeypatch.setattr(mesh, "STRANGER_S", 0.05)
+    a, b = ends
+    a.mesh.watch(1)
+    a.post(1, 7)
+    b.mesh.poll(0.1)  # accepts and greets; a does not answer
+    time.sleep(0.1)
+    b.mesh.poll(0.01)  # gives up
+    b.post(0, 8)
+    settle(a, b)
+    assert a.messages == [(1, 8)]
+    assert b.messages == [(0, 7)]
+    assert not a.mesh.lost
+    assert not b.mesh.lost
+    assert not a.mesh.unsent()
+
+
+def test_unsent_bytes_are_kept_when_their_owner_writes_to_them(ends):
+    a, b = ends
+    numbers = np.full(4_000_000, 5, np.int32)
+    a.mesh.post(1, wire.encode(SparseVector.from_dense(numbers), wire.Envelope()))
+    assert a.mesh.unsent() == {1}
+    a.mesh.keep_unsent()
+    numbers[:] = 6
+    while not (b.messages or b.errors):
+        a.mesh.poll(0.001)
+        b.mesh.poll(0.001)
+    assert (b.messages, b.errors) == ([(0, 5)], [])
+
+
+def test_end_with_another_secret_is_refused_and_counted():
+    a, b = End(0), End(1, "another secret")
+    with contextlib.closing(a.mesh), contextlib.closing(b.mesh):
+        b.mesh.addresses = {0: a.mesh.address}
+        b.post(0, 1)
+        settle(a, b)
+        assert (a.mesh.refused, a.messages) == (1, [])
+        assert "SPARSEWIRE_SECRET" in b.mesh.lost[0]
+
+
+def test_connection_stays_after_bytes_that_are_no_frame_so_that_the_other_end_can_be_told(ends):
+    a, b = ends
+    a.post(1, 1)
+    settle(a, b)
+    a.mesh.post(1, [b"garbage" * 100])
+    settle(a, b)
+    assert "starts with" in str(b.errors[0])
+    assert len(b.errors) == 1
+    b.post(0, 9)
+    settle(a, b)
+    assert a.messages == [(1, 9)]
