@@ -1,6 +1,8 @@
 """Documentation keeps up with the code."""
 
+import itertools
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ def test_the_wire_format_page_has_the_size_of_the_header():
     page = (ROOT / "docs/wire-format.md").read_text()
     fields = [(int(m[1]), int(m[2])) for m in re.finditer(r"^\| (\d+) \| (\d+) \| \S", page, re.MULTILINE)]
     assert fields[0][0] == 0
-    assert all(at + size == following for (at, size), (following, _) in zip(fields, fields[1:], strict=False))
+    assert all(at + size == following for (at, size), (following, _) in itertools.pairwise(fields))
     assert sum(fields[-1]) == wire.HEADER_BYTES
     assert f"a header of {wire.HEADER_BYTES} bytes" in page
 
@@ -36,3 +38,9 @@ def test_links_between_pages_lead_somewhere():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_committed_results():
+    figures = runpy.run_path(str(ROOT / "benchmarks/figures.py"))
+    readme = (ROOT / "README.md").read_text()
+    assert readme.partition(figures["BEGIN"])[2].partition(figures["END"])[0] == figures["render"]()

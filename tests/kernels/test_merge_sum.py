@@ -148,3 +148,33 @@ def test_one_run_is_copied_and_none_is_refused():
     assert run[1].tolist() == [2.0]
     with pytest.raises(ValueError, match="at least one run"):
         kernels.merge_sum([])
+
+
+@each_isa
+def test_merge_sum_writes_to_the_beginning_of_out(isa):
+    a = np.array([1, 5], np.uint32), np.array([1.0, 2.0])
+    b = np.array([5, 9], np.uint32), np.array([-2.0, 4.0])
+    out = np.full(6, 77, np.uint32), np.full(6, 77.0)
+    with kernels.use_isa(isa):
+        indices, merged = kernels.merge_sum([a, b], out)
+    assert np.shares_memory(indices, out[0])
+    assert np.shares_memory(merged, out[1])
+    assert indices.tolist() == [1, 5, 9]
+    assert merged.tolist() == [1, 0, 4]
+    assert out[0][4:].tolist() == [77, 77]
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        ((np.empty(3, np.uint32), np.empty(3)), ValueError, "room for 3 entries, and there may be 4"),
+        ((np.empty(4, np.uint64), np.empty(4)), TypeError, "one dtype"),
+        ((np.empty(4, np.uint32), np.empty(4, np.float32)), TypeError, "one dtype"),
+        ((np.empty(8, np.uint32)[::2], np.empty(4)), TypeError, "contiguous"),
+        ((np.empty(5, np.uint32), np.empty(4)), ValueError, "differ in length"),
+    ],
+)
+def test_merge_sum_checks_out(out, error, message):
+    run = np.array([1, 5], np.uint32), np.array([1.0, 2.0])
+    with pytest.raises(error, match=message):
+        kernels.merge_sum([run, run], out)

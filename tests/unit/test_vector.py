@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparsewire as sw
-from sparsewire.vector import VALUE_DTYPES, SparseVector, concat, dense_sum, merge_sum, value_dtype
+from sparsewire.vector import VALUE_DTYPES, RangeSums, SparseVector, concat, dense_sum, merge_sum, value_dtype
 
 
 def plain(vector):
@@ -253,6 +253,40 @@ def test_halves_are_added_in_float32_and_rounded_once(dtype, dense):
     pieces = [SparseVector(8, [5], np.array([n]).astype(value_dtype(dtype))) for n in numbers]
     pieces = [p.as_dense() for p in pieces] if dense else pieces
     assert float(merge_sum(pieces).to_dense()[5]) == big + 4
+
+
+@given(
+    st.integers(0, 40).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 3), min_size=n, max_size=n), min_size=1, max_size=4)
+    ),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.integers(1, 9),
+)
+def test_range_sums_equal_the_sum_of_the_whole(vectors, forms, parts):
+    """Growing room, ranges that turn dense and ranges that do not, in any order."""
+    whole = [from_numbers(v, "float32", dense=f) for v, f in zip(vectors, forms, strict=False)]
+    sums = RangeSums()
+    for pieces in zip(*(vector.cut(parts) for vector in whole), strict=True):
+        sums.add(pieces)
+    assert plain(sums.concat()) == [sum(column) for column in zip(*vectors, strict=True)]
+
+
+@pytest.mark.parametrize("dense_range", [0, 1, 2])
+def test_range_sums_may_be_dense_in_one_range_only(dense_range):
+    sparse = SparseVector(300, [1, 150, 299], np.ones(3, "float32"))
+    full = SparseVector(300, range(100 * dense_range, 100 * dense_range + 100), np.ones(100, "float32"))
+    sums = RangeSums()
+    for pieces in zip(sparse.cut(3), full.cut(3), strict=True):
+        sums.add(pieces)
+    assert plain(sums.concat()) == [a + b for a, b in zip(plain(sparse), plain(full), strict=True)]
+
+
+def test_range_sums_are_joined_without_a_copy():
+    vector = SparseVector(1000, range(0, 1000, 10), np.ones(100, "float32"))
+    sums = RangeSums()
+    for piece in vector.cut(5):
+        sums.add([piece, piece])
+    assert sums.concat().values.base is sums._values.base or sums.concat().values.base is sums._values
 
 
 def test_sums_do_not_write_to_their_arguments():

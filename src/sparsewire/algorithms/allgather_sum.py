@@ -4,8 +4,8 @@ A large vector is sent in segments, range after range, so that one range is adde
 its way.  Each sender cuts as suits it; a receiver adds up as far as it has everybody's entries.
 
 Per rank: k entries to each of P-1 others.  Nothing is sent twice and nothing waits for a sum, so it is hard
-to beat at small P; both its traffic and its work grow with P.  Exact; the same bits on every rank, because all
-add the same vectors in rank order, range by range.
+to beat at small P; both its traffic and its work grow with P.  Exact; the same bits on every rank, because
+all add the same vectors in rank order, range by range.
 
 Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from sparsewire.algorithms._patterns import in_rank_order, others, segment_count
 from sparsewire.model import Cost, Network, Round, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, concat, merge_sum
+from sparsewire.vector import RangeSums, SparseVector
 
 __all__ = ["allgather_sum", "cost"]
 
@@ -30,13 +30,13 @@ def allgather_sum(
     peers = others(rank, size)
     received = yield [Send(p, segment) for segment in mine for p in peers] + [Recv(p) for p in peers]
     latest = in_rank_order(rank, size, mine.pop(0), received)
-    sums: list[SparseVector] = []
+    sums = RangeSums()
     start = 0
     while True:
         stop = min(segment.stop for segment in latest)
-        sums.append(merge_sum([segment.slice(start, stop) for segment in latest]))
+        sums.add([segment.slice(start, stop) for segment in latest])
         if stop == vec.length:
-            return concat(sums)
+            return sums.concat()
         behind = [p for p in peers if latest[p].stop == stop]
         for p, segment in zip(behind, (yield [Recv(p) for p in behind]), strict=True):
             latest[p] = segment

@@ -73,7 +73,8 @@ class Mesh:
         """Wait for the network once, and do what it allows."""
         for key, mask in self._selector.select(max(0.0, min(timeout, 1.0))):
             key.data(mask)
-        self._refuse_slow_strangers()  # after the reads: an answer may have waited here while we computed
+        if self._strangers:  # after the reads: an answer may have waited here while we computed
+            self._refuse_slow_strangers()
 
     def unsent(self) -> set[int]:
         """The ranks for which something still waits to be sent."""
@@ -207,9 +208,10 @@ class Mesh:
                     early = " during the handshake: is SPARSEWIRE_SECRET the same on every rank?"
                     self._drop(link, "it closed the connection" + (early if link.peer is None else ""))
                     return
-                link.wanted = link.wanted[count:]
-                if not link.wanted:
-                    self._resume(link)
+                if count < len(link.wanted):
+                    link.wanted = link.wanted[count:]
+                    return  # there was no more
+                self._resume(link)
         except BlockingIOError:
             return
         except OSError as error:

@@ -128,9 +128,7 @@ class TcpDriver:
         while True:
             if self._failure is not None:
                 raise self._failure
-            for send in execution.advance():
-                check_peer(send.peer, self.rank, self.size)
-                self._post(send.peer, send.payload)
+            self._post(execution.advance())
             if execution.done and not self.mesh.unsent():
                 self._traffic.rounds = execution.rounds
                 return execution.result
@@ -197,17 +195,23 @@ class TcpDriver:
     def _notify(self, abort: Abort) -> None:
         for peer in range(self.size):
             if peer != self.rank and self.mesh.reachable(peer):
-                self._post(peer, abort)
+                self._post([Send(peer, abort)])
         end = time.monotonic() + FAREWELL_S
         while self.mesh.unsent() - self.mesh.lost.keys() and (remaining := end - time.monotonic()) > 0:
             self.mesh.poll(remaining)
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _post(self, peer: int, payload: wire.Payload) -> None:
-        self._traffic.messages_sent += 1
-        self._traffic.bytes_sent += wire.size(payload)
-        self.mesh.post(peer, wire.encode(payload, Envelope(self._number, self._call)))
+    def _post(self, sends: list[Send]) -> None:
+        encoded: dict[int, list[Any]] = {}  # what goes to several ranks is encoded once
+        for send in sends:
+            check_peer(send.peer, self.rank, self.size)
+            if id(send.payload) not in encoded:
+                envelope = Envelope(self._number, self._call)
+                encoded[id(send.payload)] = wire.encode(send.payload, envelope)
+            self._traffic.messages_sent += 1
+            self._traffic.bytes_sent += wire.size(send.payload)
+            self.mesh.post(send.peer, encoded[id(send.payload)])
 
     def _arrived(self, source: int, message: Message) -> None:
         """Sort a message by collective; what disagrees with this rank's call ends the call."""

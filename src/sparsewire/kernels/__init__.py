@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparsewire import memory
 from sparsewire.kernels import magnitude, reference
 from sparsewire.kernels.magnitude import Number
 
@@ -135,11 +136,12 @@ def threshold_for_k(x: Values, k: int) -> tuple[float | int, int]:
     return magnitude.from_bits(bits, x.dtype), ties
 
 
-def merge_sum(runs: Sequence[Entries]) -> Entries:
+def merge_sum(runs: Sequence[Entries], out: Entries | None = None) -> Entries:
     """The sum of runs of entries, each with strictly increasing indices: one entry per index of any run.
 
     The values of an index are added in the order of the runs.  An explicit zero, or a sum that is zero, keeps
-    its entry.  Always new arrays.
+    its entry.  The result is the beginning of ``out``, which must have room for the entries of all runs, or
+    new arrays.
 
     >>> a = np.array([1, 5], np.uint32), np.array([1.0, 2.0])
     >>> b = np.array([5, 9], np.uint32), np.array([-2.0, 4.0])
@@ -153,10 +155,22 @@ def merge_sum(runs: Sequence[Entries]) -> Entries:
         _check_entries(indices, values)
         _check_same_dtype(indices, first_indices, "indices of all runs")
         _check_same_dtype(values, first_values, "values of all runs")
-    if len(runs) == 1:
-        return first_indices.copy(), first_values.copy()
-    entries: Entries = _kernels.merge_sum(runs)
-    return entries
+    room = sum(len(indices) for indices, _ in runs)
+    if out is None:
+        indices, values = memory.empty(room, first_indices.dtype), memory.empty(room, first_values.dtype)
+    else:
+        indices, values = out
+        _check_entries(indices, values)
+        _check_same_dtype(indices, first_indices, "indices of runs and out")
+        _check_same_dtype(values, first_values, "values of runs and out")
+        _check_writeable(indices, "out")
+        _check_writeable(values, "out")
+        if len(indices) < room:
+            raise ValueError(f"out has room for {len(indices)} entries, and there may be {room}")
+    count: int = _kernels.merge_sum(runs, indices, values)
+    if out is None and 2 * count < room:  # do not hold on to room that stayed empty
+        return indices[:count].copy(), values[:count].copy()
+    return indices[:count], values[:count]
 
 
 def scatter_add(dense: Values, indices: Indices, values: Values, offset: int = 0) -> None:

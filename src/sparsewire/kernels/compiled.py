@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire import memory
 from sparsewire.kernels import _compiled
 
 __all__ = [
@@ -52,19 +51,9 @@ def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
     return _compiled.threshold_for_k(_raw(x), k)
 
 
-def merge_sum(runs: Sequence[Entries]) -> Entries:
-    total = sum(len(indices) for indices, _ in runs)
-    indices = memory.empty(total, runs[0][0].dtype)
-    values = memory.empty(total, runs[0][1].dtype)
-    count = _compiled.merge_sum(
-        [run[0] for run in runs], [_raw(run[1]) for run in runs], indices, _raw(values)
-    )
-    return _used(indices, count), _used(values, count)
-
-
-def _used(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """The first ``count``; a copy where most of the room stayed empty, so that it is not held on to."""
-    return array[:count] if 2 * count >= len(array) else array[:count].copy()
+def merge_sum(runs: Sequence[Entries], out_indices: Indices, out_values: Values) -> int:
+    run_indices, run_values = [run[0] for run in runs], [_raw(run[1]) for run in runs]
+    return _compiled.merge_sum(run_indices, run_values, out_indices, _raw(out_values))
 
 
 def scatter_add(dense: Values, indices: Indices, values: Values, offset: int) -> None:

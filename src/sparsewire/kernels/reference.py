@@ -60,14 +60,15 @@ def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
 
 
 @_quiet
-def merge_sum(runs: Sequence[Entries]) -> Entries:
+def merge_sum(runs: Sequence[Entries], out_indices: Indices, out_values: Values) -> int:
     indices = np.unique(np.concatenate([run[0] for run in runs]))
-    dtype = runs[0][1].dtype
     # -0.0 is the neutral element: -0.0 + x is x, the sign of a zero included.
-    total = np.full(len(indices), -0.0).astype(_wide(runs[0][1]).dtype)
+    total = np.full(len(indices), -0.0).astype(_wide(out_values).dtype)
     for run_indices, run_values in runs:
         total[np.searchsorted(indices, run_indices)] += _wide(run_values)
-    return indices, total.astype(dtype)
+    out_indices[: len(indices)] = indices
+    out_values[: len(indices)] = total
+    return len(indices)
 
 
 @_quiet
