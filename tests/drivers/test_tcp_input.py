@@ -123,6 +123,28 @@ def test_next_collective_works_after(size, case):
     assert outcomes(size)[f"after {case}"] == [{"result": True}] * size
 
 
+ONE_SIDED = """
+def main(rank, size):
+    with sw.init(timeout=30) as comm:
+        comm.barrier()
+        first = tried(lambda: str(comm.broadcast(np.full(3, rank), root=rank)))  # everybody is root
+        second = tried(comm.barrier)
+        third = tried(lambda: comm.allreduce(np.ones(2)).tolist())
+        return first, second, third
+"""
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_difference_that_a_one_sided_call_cannot_see_is_raised_by_the_next(size):
+    """A broadcast's root waits for nobody, so it may be through before anybody notices that all were roots."""
+    for outcome in jobs.run(ONE_SIDED, size):
+        first, second, third = outcome["result"]
+        [error] = [o for o in (first, second) if "error" in o]
+        assert error["error"] == "CallMismatchError", outcome
+        assert "broadcast(root=" in error["message"]
+        assert third == {"result": [size, size]}
+
+
 UNUSUAL = """
 from numpy import ones
 def main(rank, size):

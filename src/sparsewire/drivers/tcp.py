@@ -68,6 +68,8 @@ class TcpDriver:
         self.mesh = Mesh(rank, size, listener, secret, self._arrived, self._failed)
         self._broken: SparsewireError | None = None
         self._early: dict[int, list[tuple[int, Message]]] = defaultdict(list)  # for collectives to come
+        self._abandoned: set[int] = set()  # collectives that failed, as far as this rank knows
+        self._late: SparsewireError | None = None  # one of them, not raised here yet
         # the collective in progress, or the last one
         self._number = -1
         self._call = b""
@@ -81,7 +83,7 @@ class TcpDriver:
         execution = Execution(script)
         self._begin(call, execution)
         try:
-            return self._drive(execution, timeout), self._traffic
+            result = self._drive(execution, timeout)
         except SparsewireError as error:
             self._tell(error)
             raise
@@ -92,6 +94,10 @@ class TcpDriver:
             self._execution = None
             self.mesh.keep_unsent()
             execution.close()
+        if self._late is not None:
+            late, self._late = self._late, None
+            raise late
+        return result, self._traffic
 
     def refuse(self, error: SparsewireError) -> None:
         self._begin(Call(), None)
@@ -175,8 +181,18 @@ class TcpDriver:
         """Remember the first failure; the call raises it when it sees it."""
         self._failure = self._failure or error
 
+    def _failed_late(self, number: int, error: SparsewireError) -> None:
+        """An earlier collective failed elsewhere after this rank's part of it, one-sided, had ended well.
+
+        The present one is not disturbed: it goes on to its end, and then this rank raises.
+        """
+        if number not in self._abandoned:
+            self._abandoned.add(number)
+            self._late = self._late or error
+
     def _tell(self, error: SparsewireError) -> None:
         """Let everybody know why this call fails here, unless it was they who told us."""
+        self._abandoned.add(self._number)
         if isinstance(error, TransportError):
             self._broken = error
         if isinstance(error, CollectiveTimeout):
@@ -220,11 +236,12 @@ class TcpDriver:
             self._aborted(source, message, payload)
         elif number > self._number:
             self._early[number].append((source, message))
-        elif number < self._number or self._execution is None:
-            pass  # a leftover of a collective that failed here
-        elif call != self._call:
+        elif number < self._number:
+            what = f"rank {source} called {Call.unpack(call)}, and rank {self.rank} something else"
+            self._failed_late(number, CallMismatchError(what))
+        elif call != self._call and number not in self._abandoned:
             self._failed(self._mismatch(source, call))
-        else:
+        elif self._execution is not None:
             self._traffic.messages_received += 1
             self._traffic.bytes_received += wire.size(payload)
             self._execution.deliver(source, payload)
@@ -239,6 +256,8 @@ class TcpDriver:
             self._failed(abort.error)
         elif number > self._number:
             self._early[number].append((source, message))
+        else:
+            self._failed_late(number, abort.error)
 
     def _mismatch(self, source: int, call: bytes) -> CallMismatchError:
         calls = sorted([(self.rank, Call.unpack(self._call)), (source, Call.unpack(call))])
