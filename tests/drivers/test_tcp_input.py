@@ -136,7 +136,7 @@ def main(rank, size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_difference_that_a_one_sided_call_cannot_see_is_raised_by_the_next(size):
-    """A broadcast's root waits for nobody, so it may be through before anybody notices that all were roots."""
+    """A root waits for nobody, so it may be through before anybody notices that all were roots."""
     for outcome in jobs.run(ONE_SIDED, size):
         first, second, third = outcome["result"]
         [error] = [o for o in (first, second) if "error" in o]
