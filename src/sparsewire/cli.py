@@ -166,8 +166,10 @@ def bench_kernels(
 ) -> None:
     """Every kernel against the bar it is held to."""
     from sparsewire.bench import kernels, report
+    from sparsewire.bench.progress import progress
 
-    rows = kernels.run(isa)
+    with progress("bench kernels") as tell:
+        rows = kernels.run(isa, tell=tell)
     report.print_kernels(report.wide_console(), rows)
     if json:
         command = ["sparsewire", "bench", "kernels", *(["--isa", isa] if isa else [])]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from sparsewire import ALGORITHMS
 from sparsewire.bench import progress as progress_module
-from sparsewire.bench import session, simulate
+from sparsewire.bench import report, session, simulate
 from sparsewire.bench.cases import Case
 from sparsewire.bench.demo import bar, run_demo
 from sparsewire.bench.memory import peak_growth
@@ -34,8 +34,8 @@ ENVIRONMENT = {"sparsewire", "python", "numpy", "torch", "isa", "cpus", "machine
 
 
 def read(path):
-    report = json.loads(path.read_text())
-    return report, {row["algorithm"]: row for row in report["rows"]}
+    saved = json.loads(path.read_text())
+    return saved, {row["algorithm"]: row for row in saved["rows"]}
 
 
 @pytest.mark.torch
@@ -197,7 +197,7 @@ def test_demo_compares_and_concludes():
     assert "1.0% non-zeros" in text
     assert "0.1% non-zeros" in text
     assert all(text.count(name) >= 2 for name in ALGORITHMS)
-    assert "Every sum is exact; with 1.0% non-zeros" in text
+    assert "Every sum is exact; at 1.0% non-zeros" in text
 
 
 @pytest.mark.parametrize(("value", "cells"), [(4, "████"), (1, "█"), (1.5, "█▌"), (0.001, "▏"), (0.125, "▏")])
@@ -245,21 +245,29 @@ def test_duration_without_a_unit_is_refused(text):
         simulate.parse_duration(text)
 
 
-def test_kernels_are_listed_with_their_bars(monkeypatch, tmp_path):
+def test_kernels_are_listed_with_their_bars():
     fast = {"name": "a", "isa": "avx2", "n": 8, "density": 0.5, "seconds_min": 1e-3, "seconds_median": 2e-3}
     rows = [
         {**fast, "peer": "torch.add", "ratio_vs_torch_add": 0.8, "bar": 1.3, "ok": True},
         {**fast, "name": "b", "entries_per_second": 9e7, "bar": 1.5e8, "ok": False},
     ]
-    monkeypatch.setattr("sparsewire.bench.kernels.run", lambda isa: rows)
-    path = tmp_path / "rows.json"
-    done = CliRunner().invoke(app, ["bench", "kernels", "--isa", "avx2", "--json", str(path)])
-    assert done.exit_code == 0, done.output
+    console = Console(file=io.StringIO(), width=200)
+    report.print_kernels(console, rows)
+    printed = console.file.getvalue()
     for text in ("0.80 x torch.add", "<= 1.3", "90 M entries/s", ">= 150 M", "yes", "no"):
-        assert text in done.output
-    report = json.loads(path.read_text())
-    assert report["rows"] == rows
-    assert report["command"] == "sparsewire bench kernels --isa avx2"
+        assert text in printed
+
+
+def test_kernels_are_measured_with_the_instruction_set_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr("sparsewire.bench.kernels.LENGTH", 1 << 14)
+    path = tmp_path / "rows.json"
+    done = CliRunner().invoke(app, ["bench", "kernels", "--isa", "scalar", "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    saved = json.loads(path.read_text())
+    assert saved["command"] == "sparsewire bench kernels --isa scalar"
+    assert {row["isa"] for row in saved["rows"]} == {"scalar"}
+    assert all(row["name"] in done.output for row in saved["rows"])
+    assert all(row["seconds_min"] <= row["seconds_median"] for row in saved["rows"])
 
 
 def test_doctor_tells_versions_extras_and_whether_emulation_works(cli):
@@ -269,7 +277,6 @@ def test_doctor_tells_versions_extras_and_whether_emulation_works(cli):
         "sparsewire",
         "numpy",
         "torch",
-        "mpi4py",
         "scipy",
         "ml_dtypes",
         "instruction set",

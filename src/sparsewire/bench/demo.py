@@ -50,11 +50,9 @@ def sentence(measured: Mapping[float, Sequence[Row]]) -> str:
     for density, rows in measured.items():
         winner = best(rows)
         if winner is not None and winner.speedup_vs_dense is not None:
-            speed = (
-                f"[bold]{format_times(winner.speedup_vs_dense)}[/bold] the speed of the best dense allreduce"
-            )
-            clauses.append(f"with {density:.1%} non-zeros {format_name(winner)} has {speed}")
-    return f"Every sum is exact; {', and '.join(clauses)}: you pay for the non-zeros, not for the length."
+            speed = f"[bold]{format_times(winner.speedup_vs_dense)}[/bold] as fast as the best dense one"
+            clauses.append(f"at {density:.1%} non-zeros {format_name(winner)} is {speed}")
+    return f"Every sum is exact; {', '.join(clauses)}: you pay for the non-zeros, not for the length."
 
 
 def bar(value: float, largest: float, cells: int = BAR_CELLS) -> str:

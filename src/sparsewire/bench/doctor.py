@@ -15,8 +15,7 @@ __all__ = ["print_doctor"]
 
 # Optional package -> the extra that brings it, and what it is for.
 OPTIONAL = {
-    "torch": ("torch", "DDP hook, gloo peers in the benchmark"),
-    "mpi4py": ("mpi", "driver for MPI clusters"),
+    "torch": ("torch", "torch tensors in and out, gloo peers in the benchmark"),
     "scipy": ("linear", "scipy.sparse in and out"),
     "ml_dtypes": ("torch", "bfloat16"),
 }

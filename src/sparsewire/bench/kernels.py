@@ -37,11 +37,21 @@ class Case:
     bar: float | None = None
 
 
-def run(isa: str | None = None, repeats: int = 15) -> list[dict[str, object]]:
-    """A row per kernel: seconds, ratio to a dense addition or entries per second, and if the bar holds."""
+def run(
+    isa: str | None = None, repeats: int = 15, tell: Callable[[str, int, int], None] = lambda *_: None
+) -> list[dict[str, object]]:
+    """A row per kernel: seconds, ratio to a dense addition or entries per second, and if the bar holds.
+
+    ``tell`` hears which kernel is next, and how many of how many are done.
+    """
     peer_name, peer = _dense_addition(LENGTH)
+    rows = []
     with kernels.use_isa(isa or kernels.active_isa()):
-        return [_measure(case, peer_name, peer, repeats) for case in _cases()]
+        cases = _cases()
+        for done, case in enumerate(cases):
+            tell(case.name, done, len(cases))
+            rows.append(_measure(case, peer_name, peer, repeats))
+    return rows
 
 
 def _cases() -> list[Case]:
