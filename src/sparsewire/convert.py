@@ -5,6 +5,7 @@ scipy and torch are not imported here unless one of their objects shows up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -45,12 +46,18 @@ def from_any(x: Any) -> tuple[SparseVector, Restore]:
 
 def _to_numpy(x: Array) -> Restore:
     def restore(vector: SparseVector) -> Array:
-        dense = vector.to_dense()
-        if np.may_share_memory(dense, x) or not dense.flags.writeable:
-            dense = dense.copy()
+        dense = _own_array(vector, x)
         return dense.reshape(x.shape) if dense.size == x.size else dense
 
     return restore
+
+
+def _own_array(vector: SparseVector, given: Array) -> Array:
+    """The vector as an array that its new owner may write to, and that is not what was given."""
+    dense = vector.to_dense()
+    if np.may_share_memory(dense, given) or not dense.flags.writeable:
+        return dense.copy()
+    return dense
 
 
 def _from_scipy(x: Any) -> tuple[SparseVector, Restore]:
@@ -63,17 +70,13 @@ def _from_scipy(x: Any) -> tuple[SparseVector, Restore]:
     coo.sum_duplicates()
     flat = np.ravel_multi_index(coo.coords, coo.shape) if coo.nnz else np.empty(0, np.int64)
     order = np.argsort(flat, kind="stable")
-    vector = SparseVector(int(np.prod(coo.shape)), flat[order], coo.data[order])
+    vector = SparseVector(math.prod(coo.shape), flat[order], coo.data[order])
 
     def restore(result: SparseVector) -> Any:
         entries = result.as_sparse()
-        shape = (
-            coo.shape
-            if result.length == vector.length
-            else (result.length,)
-            if coo.ndim == 1
-            else (1, result.length)
-        )
+        shape = coo.shape
+        if result.length != vector.length:  # a part of the sum: a vector, or a row
+            shape = (result.length,) if coo.ndim == 1 else (1, result.length)
         assert entries.indices is not None
         coords = np.unravel_index(entries.indices.astype(np.int64), shape)
         kind = sp.coo_array if isinstance(x, sp.sparray) else sp.coo_matrix
@@ -92,10 +95,7 @@ def _from_torch(x: Any) -> tuple[SparseVector, Restore]:
     array = _tensor_to_numpy(x.detach().reshape(-1))
 
     def restore(result: SparseVector) -> Any:
-        dense = result.to_dense()
-        if np.may_share_memory(dense, array) or not dense.flags.writeable:
-            dense = dense.copy()
-        tensor = _numpy_to_tensor(dense).to(x.device)
+        tensor = _numpy_to_tensor(_own_array(result, array)).to(x.device)
         return tensor.reshape(x.shape) if tensor.numel() == x.numel() else tensor
 
     return SparseVector.from_dense(array), restore
@@ -108,7 +108,7 @@ def _from_torch_coo(x: Any) -> tuple[SparseVector, Restore]:
     """
     coalesced = x.detach().coalesce()
     sparse_shape, row_shape = x.shape[: x.sparse_dim()], x.shape[x.sparse_dim() :]
-    row = int(np.prod(row_shape, dtype=np.int64))
+    row = math.prod(row_shape)
     where = coalesced.indices().cpu().numpy()
     rows = np.ravel_multi_index(tuple(where), tuple(sparse_shape)) if where.size else np.empty(0, np.int64)
     flat = (rows[:, None] * row + np.arange(row)).reshape(-1)
