@@ -104,7 +104,7 @@ def test_rank_that_never_comes_to_a_collective_is_named(algorithm):
         def main(rank, size):
             comm = sw.init(timeout=60)
             if rank == 2:
-                time.sleep(3)
+                time.sleep(5)
                 return "slept"
             comm.allreduce(np.ones(1000), algorithm={algorithm!r}, timeout=1)
         """,
@@ -120,12 +120,19 @@ def test_interrupt_in_one_rank_reaches_the_others():
         def main(rank, size):
             comm = sw.init(timeout=60)
             comm.barrier()
+            interrupted = os.path.join(os.path.dirname(os.environ["OUTCOME"]), "interrupted")
+            def interrupt():
+                while comm._driver._execution is None:  # not before it waits inside the call
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGINT)
             if rank == 1:
-                after(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-            while rank != 2:
-                comm.allgather(np.ones(10))
-            time.sleep(1)
-            comm.allgather(np.ones(10))
+                after(0.3, interrupt)
+            while rank == 2 and not os.path.exists(interrupted):
+                time.sleep(0.01)
+            try:
+                comm.allgather(np.ones(10))  # which cannot end without rank 2
+            finally:
+                open(interrupted, "w").close()
         """,
         3,
     )
