@@ -48,8 +48,8 @@ def doublings(size: int) -> Iterator[int]:
 def allgather(rank: int, size: int, piece: SparseVector) -> Steps[list[SparseVector]]:
     """Everybody's piece, in rank order, after one round in which each tells all.
 
-    A tree would need fewer messages, and forward each piece log2(size) times: on every link of these
-    sizes the extra copies and the waiting between rounds cost more (see docs/design.md).
+    Bruck's tree needs log2(size) messages, and each rank waits in every round for pieces to be forwarded.
+    That is faster for tiny pieces and slower for large ones, which are what this is used for.
     """
     peers = others(rank, size)
     received = yield [Send(peer, piece) for peer in peers] + [Recv(peer) for peer in peers]
