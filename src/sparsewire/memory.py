@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["empty"]
+__all__ = ["empty", "used"]
 
 SMALL_BYTES = 1 << 16  # below this the C library keeps the memory itself
 MAX_KEPT_BYTES = 1 << 28  # at most this much waits for reuse
@@ -33,6 +33,15 @@ def empty(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     if nbytes < SMALL_BYTES:
         return np.empty(count, kind)
     return np.asarray(_Lease(_size_class(nbytes)))[:nbytes].view(kind)
+
+
+def used(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """The first ``count`` of an array; a copy if most of its room stayed empty, which is then let go.
+
+    >>> used(np.arange(4), 3).base is None, used(np.arange(4), 1).base is None
+    (False, True)
+    """
+    return array[:count] if 2 * count >= len(array) else array[:count].copy()
 
 
 def _size_class(nbytes: int) -> int:

@@ -234,10 +234,8 @@ def merge_sum(pieces: Sequence[SparseVector], out: tuple[Array, Array] | None = 
     if len(pieces) == 1:
         return first
     entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
-    if (
-        len(entries) < len(pieces)
-        or sum(piece.nbytes for piece in pieces) > first.span * first.dtype.itemsize
-    ):
+    room = first.span * first.dtype.itemsize
+    if len(entries) < len(pieces) or sum(piece.nbytes for piece in pieces) > room:
         return dense_sum(pieces).smaller()
     indices, values = kernels.merge_sum(entries, out)
     return SparseVector.piece(first.length, first.start, first.stop, indices, values)
@@ -313,9 +311,9 @@ class RangeSums:
     def concat(self) -> SparseVector:
         """All sums as one piece."""
         first, last = self._sums[0], self._sums[-1]
-        if self._apart or len(self._sums) == 1:
+        if self._apart:
             return concat(self._sums)
-        indices, values = self._indices[: self._used], self._values[: self._used]
+        indices, values = memory.used(self._indices, self._used), memory.used(self._values, self._used)
         return SparseVector.piece(first.length, first.start, last.stop, indices, values)
 
     def _make_room(self, entries: int, like: SparseVector) -> None:

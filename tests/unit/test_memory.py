@@ -71,3 +71,11 @@ def test_size_classes_waste_at_most_a_fourth_and_nest(nbytes):
 def test_empty_of_more_than_there_is_raises_memory_error():
     with pytest.raises((MemoryError, ValueError)):
         memory.empty(2**62, np.uint8)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 9, 10])
+def test_used_is_the_beginning_and_lets_go_of_mostly_empty_room(count):
+    array = np.arange(10)
+    beginning = memory.used(array, count)
+    assert beginning.tolist() == list(range(count))
+    assert np.shares_memory(beginning, array) == (count >= 5)

@@ -282,11 +282,21 @@ def test_range_sums_may_be_dense_in_one_range_only(dense_range):
 
 
 def test_range_sums_are_joined_without_a_copy():
-    vector = SparseVector(1000, range(0, 1000, 10), np.ones(100, "float32"))
+    even, odd = (SparseVector(1000, range(s, 1000, 20), np.ones(50, "float32")) for s in (0, 10))
+    sums = RangeSums()
+    for pieces in zip(even.cut(5), odd.cut(5), strict=True):
+        sums.add(pieces)
+    assert sums.concat().nnz == 100
+    assert np.shares_memory(sums.concat().values, sums._values)
+    assert np.shares_memory(sums.concat().indices, sums._indices)
+
+
+def test_range_sums_let_go_of_room_that_equal_supports_left_empty():
+    vector = SparseVector(100_000, range(0, 100_000, 10), np.ones(10_000, "float32"))
     sums = RangeSums()
     for piece in vector.cut(5):
-        sums.add([piece, piece])
-    assert sums.concat().values.base is sums._values.base or sums.concat().values.base is sums._values
+        sums.add([piece] * 8)
+    assert not np.shares_memory(sums.concat().values, sums._values)
 
 
 def test_sums_do_not_write_to_their_arguments():

@@ -19,7 +19,7 @@ from sparsewire.vector import SparseVector, concat, dense_sum
 
 __all__ = ["cost", "dense_ring"]
 
-# Long enough that Python's 30 us for each message do not matter, short enough to overlap with the next.
+# Long enough that what Python spends on a message does not matter, short enough to overlap with the next.
 SEGMENT_BYTES = 1 << 20
 
 

@@ -78,13 +78,7 @@ def make_memory_row(case: Case, of_ranks: Sequence[Mapping[str, Any]]) -> Memory
     peak = max(record["peak_bytes"] for record in of_ranks)
     return MemoryRow(
         algorithm=of_ranks[0]["name"],
-        ranks=case.ranks,
-        length=case.length,
-        dtype=case.dtype,
-        distribution=case.distribution,
-        seed=case.seed,
-        density_in=case.nnz / case.length,
-        nnz_in=case.nnz,
+        **_problem(case),
         peak_bytes_max=peak,
         peak_in_inputs=peak / (case.nnz * ENTRY_BYTES),
         result_bytes_max=max(record["result_bytes"] for record in of_ranks),
@@ -134,14 +128,8 @@ def _row(
     name = of_ranks[0]["name"]
     return Row(
         algorithm=name,
-        ranks=case.ranks,
-        length=case.length,
-        dtype=case.dtype,
-        distribution=case.distribution,
-        seed=case.seed,
-        density_in=case.nnz / case.length,
+        **_problem(case),
         density_out=nnz_out / case.length,
-        nnz_in=case.nnz,
         nnz_out=nnz_out,
         seconds_min=min(seconds),
         seconds_median=statistics.median(seconds),
@@ -159,6 +147,19 @@ def _row(
         network=network,
         chosen=moved[0]["algorithm"] if name == "auto" else None,
     )
+
+
+def _problem(case: Case) -> dict[str, Any]:
+    """What every row says about the problem."""
+    return {
+        "ranks": case.ranks,
+        "length": case.length,
+        "dtype": case.dtype,
+        "distribution": case.distribution,
+        "seed": case.seed,
+        "density_in": case.nnz / case.length,
+        "nnz_in": case.nnz,
+    }
 
 
 def _most(counts: Sequence[int | None]) -> int | None:

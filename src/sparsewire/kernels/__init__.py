@@ -168,8 +168,8 @@ def merge_sum(runs: Sequence[Entries], out: Entries | None = None) -> Entries:
         if len(indices) < room:
             raise ValueError(f"out has room for {len(indices)} entries, and there may be {room}")
     count: int = _kernels.merge_sum(runs, indices, values)
-    if out is None and 2 * count < room:  # do not hold on to room that stayed empty
-        return indices[:count].copy(), values[:count].copy()
+    if out is None:
+        return memory.used(indices, count), memory.used(values, count)
     return indices[:count], values[:count]
 
 
