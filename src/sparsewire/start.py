@@ -11,7 +11,8 @@ from datetime import timedelta
 
 from sparsewire.communicator import Communicator
 from sparsewire.drivers import tcp
-from sparsewire.drivers.local import LocalDriver
+from sparsewire.drivers.engine import Engine
+from sparsewire.drivers.local import Alone
 from sparsewire.drivers.mesh import listen
 from sparsewire.errors import InputError
 
@@ -33,12 +34,12 @@ def init(*, timeout: float = 300.0) -> Communicator:
     """
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         _refuse_other_launchers()
-        return Communicator(LocalDriver(), timeout)
+        return Communicator(Engine(0, 1, Alone()), timeout)
     rank, size = _integer("RANK"), _integer("WORLD_SIZE")
     if not 0 <= rank < size:
         raise InputError(f"RANK={rank} and WORLD_SIZE={size}: ranks are 0..WORLD_SIZE-1")
     if size == 1:
-        return Communicator(LocalDriver(), timeout)
+        return Communicator(Engine(0, 1, Alone()), timeout)
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         master, secret = _from_torchrun(rank, timeout)
     else:

@@ -1,6 +1,7 @@
 """Connections, without processes: two ends in one thread, so that every order of events can be made."""
 
 import contextlib
+import threading
 import time
 
 import numpy as np
@@ -17,7 +18,8 @@ class End:
 
     def __init__(self, rank, secret="secret"):
         self.messages, self.errors = [], []
-        self.mesh = Mesh(rank, 2, listen(("127.0.0.1", 0)), secret, self._took, self.errors.append)
+        self.mesh = Mesh(rank, 2, listen(("127.0.0.1", 0)), secret)
+        self.mesh.attach(self._took, self.errors.append)
         self.mesh.addresses = {}
 
     def _took(self, source, message):
@@ -25,7 +27,8 @@ class End:
 
     def post(self, peer, number):
         piece = SparseVector.from_dense(np.array([number]))
-        self.mesh.post(peer, wire.encode(piece, wire.Envelope()))
+        [outgoing] = self.mesh.post([peer], wire.encode(piece, wire.Envelope()))
+        return outgoing
 
 
 @pytest.fixture
@@ -45,14 +48,14 @@ def settle(*ends):
 
 def test_both_dial_at_once_and_messages_keep_their_order(ends):
     a, b = ends
+    posted = []
     for number in range(5):
-        a.post(1, number)
-        b.post(0, 10 + number)
+        posted += [a.post(1, number), b.post(0, 10 + number)]
+    assert not any(outgoing.done for outgoing in posted)
     settle(a, b)
     assert b.messages == [(0, number) for number in range(5)]
     assert a.messages == [(1, 10 + number) for number in range(5)]
-    assert not a.mesh.unsent()
-    assert not b.mesh.unsent()
+    assert all(outgoing.done for outgoing in posted)
 
 
 def test_nothing_is_connected_before_it_is_needed(ends):
@@ -81,7 +84,7 @@ def test_rank_that_was_given_up_as_a_stranger_while_it_computed_is_found_again(e
     monkeypatch.setattr(mesh, "STRANGER_S", 0.05)
     a, b = ends
     a.mesh.watch(1)
-    a.post(1, 7)
+    outgoing = a.post(1, 7)
     b.mesh.poll(0.1)  # accepts and greets; a does not answer
     time.sleep(0.1)
     b.mesh.poll(0.01)  # gives up
@@ -91,15 +94,15 @@ def test_rank_that_was_given_up_as_a_stranger_while_it_computed_is_found_again(e
     assert b.messages == [(0, 7)]
     assert not a.mesh.lost
     assert not b.mesh.lost
-    assert not a.mesh.unsent()
+    assert outgoing.done
 
 
 def test_unsent_bytes_are_kept_when_their_owner_writes_to_them(ends):
     a, b = ends
     numbers = np.full(4_000_000, 5, np.int32)
-    a.mesh.post(1, wire.encode(SparseVector.from_dense(numbers), wire.Envelope()))
-    assert a.mesh.unsent() == {1}
-    a.mesh.keep_unsent()
+    [outgoing] = a.mesh.post([1], wire.encode(SparseVector.from_dense(numbers), wire.Envelope()))
+    assert not outgoing.done
+    outgoing.keep()
     numbers[:] = 6
     while not (b.messages or b.errors):
         a.mesh.poll(0.001)
@@ -121,10 +124,19 @@ def test_connection_stays_after_bytes_that_are_no_frame_so_that_the_other_end_ca
     a, b = ends
     a.post(1, 1)
     settle(a, b)
-    a.mesh.post(1, [b"garbage" * 100])
+    a.mesh.post([1], [b"garbage" * 100])
     settle(a, b)
     assert "starts with" in str(b.errors[0])
     assert len(b.errors) == 1
     b.post(0, 9)
     settle(a, b)
     assert a.messages == [(1, 9)]
+
+
+def test_a_poll_can_be_ended_by_another_thread(ends):
+    a, _ = ends
+    threading.Timer(0.05, a.mesh.wake).start()
+    a.mesh.wake()
+    a.mesh.wake()
+    a.mesh.poll(60.0)  # ends at once
+    a.mesh.poll(60.0)  # ends when it is woken up; it would not sleep longer than a second anyway

@@ -122,7 +122,7 @@ def test_interrupt_in_one_rank_reaches_the_others():
             comm.barrier()
             interrupted = os.path.join(os.path.dirname(os.environ["OUTCOME"]), "interrupted")
             def interrupt():
-                while comm._driver._execution is None:  # not before it waits inside the call
+                while comm._driver.idle:  # not before it waits inside the call
                     time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGINT)
             if rank == 1:
@@ -359,7 +359,7 @@ def test_ranks_listen_at_the_interface_of_the_master_only(address):
                         return probe.connect_ex((host, port)) == 0
                 def main(rank, size):
                     comm = sw.init(timeout=30)
-                    ports = comm.allgather(np.array([comm._driver.mesh.address[1]]))
+                    ports = comm.allgather(np.array([comm._driver.transport.address[1]]))
                     found = [[h, reachable(h, int(p[0]))] for p in ports for h in ("127.0.0.1", "127.0.0.2")]
                     comm.barrier()
                     return found
@@ -384,7 +384,7 @@ def main(rank, size):
     x = np.arange(1000.0)
     comm.allreduce(x, algorithm="allgather_sum")
     if rank == size - 1:
-        link = comm._driver.mesh._routes[0]
+        link = comm._driver.transport._routes[0]
         frame = bytearray(b"".join(wire.encode(sw.SparseVector.from_dense(x), wire.Envelope())))
         frame[AT] ^= 1
         link.sock.setblocking(True)

@@ -5,12 +5,13 @@ import pytest
 
 import sparsewire as sw
 from sparsewire.communicator import Communicator
-from sparsewire.drivers.local import LocalDriver
+from sparsewire.drivers.engine import Engine
+from sparsewire.drivers.local import Alone
 
 
 @pytest.fixture
 def comm():
-    with Communicator(LocalDriver()) as communicator:
+    with Communicator(Engine(0, 1, Alone())) as communicator:
         yield communicator
 
 

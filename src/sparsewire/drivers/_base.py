@@ -5,25 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from sparsewire.errors import SparsewireError
 from sparsewire.steps import Recv, RecvAny, Send, Steps
-from sparsewire.wire import Call
+from sparsewire.wire import Call, Message
 
 __all__ = [
     "DeadlockError",
     "Driver",
     "Execution",
+    "Outgoing",
+    "Started",
     "Traffic",
+    "Transport",
     "UnreadMessageError",
     "check_finished",
     "check_peer",
 ]
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass
@@ -46,7 +50,7 @@ class UnreadMessageError(SparsewireError):
 
 
 class Driver(Protocol):
-    """Runs scripts for one rank.  All ranks call in the same order."""
+    """Runs scripts for one rank.  All ranks call in the same order; one thread at a time is inside."""
 
     rank: int
     size: int
@@ -54,8 +58,86 @@ class Driver(Protocol):
     def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
         """Run one collective to its end; an error is raised on every rank."""
 
+    def start(
+        self, script: Steps[T], call: Call, timeout: float, on_end: Callable[[], None] = ...
+    ) -> Started[T]:
+        """Begin a collective, which goes on in ``progress``; ``on_end`` is called when it has ended."""
+
+    @property
+    def idle(self) -> bool:
+        """Has every collective ended that was started?"""
+
+    def progress(self, timeout: float) -> None:
+        """Wait for the network once, at most so many seconds, and do what it allows."""
+
+    def wake(self) -> None:
+        """End another thread's ``progress`` soon."""
+
     def refuse(self, error: SparsewireError) -> None:
         """Spend one collective on telling everybody that this rank cannot take part, and why."""
+
+    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Driver:
+        """The driver of a group of these ranks, this one among them.
+
+        ``exchange`` gives everybody's bytes, of the group and not, in rank order.
+        """
+
+    def close(self) -> None:
+        """Let go of every resource; may be called twice."""
+
+
+class Started(Protocol[T_co]):
+    """A collective that was started."""
+
+    ended: bool
+
+    def outcome(self) -> tuple[T_co, Traffic]:
+        """The script's result and what it moved, or the error, once it has ended."""
+
+
+class Outgoing(Protocol):
+    """A message on its way out."""
+
+    peer: int
+
+    @property
+    def done(self) -> bool:
+        """Has all of it left?"""
+
+    def keep(self) -> None:
+        """Copy what has not left yet: its owner may write to it after a failed call."""
+
+
+class Transport(Protocol):
+    """Moves messages between ranks, in ``post`` and ``poll`` only; those of a pair keep their order."""
+
+    lost: dict[int, str]  # ranks that are gone, and how we know
+
+    def attach(
+        self, on_message: Callable[[int, Message], None], on_error: Callable[[SparsewireError], None]
+    ) -> None:
+        """``poll`` calls these with each message that arrives, and for bytes that are none."""
+
+    def post(self, peers: Sequence[int], buffers: list[Any]) -> Sequence[Outgoing]:
+        """Begin to send the same message to each of the peers."""
+
+    def poll(self, timeout: float) -> None:
+        """Wait for the network once, and do what it allows."""
+
+    def wake(self) -> None:
+        """End another thread's ``poll`` soon."""
+
+    def reachable(self, peer: int) -> bool:
+        """Can it be told something?"""
+
+    def watch(self, peer: int) -> None:
+        """Make sure that the peer's end is noticed."""
+
+    def hint(self) -> str:
+        """What else is odd, to be added to the message of a time-out."""
+
+    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Transport:
+        """As ``Driver.split``."""
 
     def close(self) -> None:
         """Let go of every resource; may be called twice."""

@@ -5,18 +5,19 @@ once there are two connections, each rank keeps sending on the one it dialled, a
 messages of a pair keep their order without any agreement.
 
 Sending is a gather write of the arrays themselves; receiving fills the arrays of the result.  Nothing is
-read or written outside ``poll`` and ``post``.
+read or written outside ``poll`` and ``post``.  A ``Mesh`` is the ``Transport`` of a group.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import selectors
 import socket
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator
-from itertools import islice
+from collections.abc import Callable, Generator, Sequence
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from sparsewire import wire
@@ -24,7 +25,7 @@ from sparsewire.drivers import handshake
 from sparsewire.errors import CollectiveTimeout, InputError, SparsewireError
 from sparsewire.wire import Message
 
-__all__ = ["Address", "Mesh", "listen", "reach"]
+__all__ = ["Address", "Mesh", "Outgoing", "listen", "reach"]
 
 STRANGER_S = 10.0  # how long a connection may take to prove that it is a rank
 MAX_STRANGERS = 256  # unproven connections at once; beyond that the oldest one goes
@@ -35,39 +36,42 @@ _Reader: TypeAlias = Generator[memoryview, None, None]
 
 
 class Mesh:
-    """One rank's connections.
+    """One rank's connections."""
 
-    ``on_message(source, message)`` is called for each message that arrives, ``on_error(error)`` for bytes
-    that are none.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        listener: socket.socket,
-        secret: str,
-        on_message: Callable[[int, Message], None],
-        on_error: Callable[[SparsewireError], None],
-    ) -> None:
+    def __init__(self, rank: int, size: int, listener: socket.socket, secret: str) -> None:
         self.address: Address = listener.getsockname()[:2]
         self.addresses: dict[int, Address] = {}  # where each rank listens, once known
         self.lost: dict[int, str] = {}  # ranks that are gone, and how we know
         self.refused = 0  # connections that could not prove to be ranks
-        self._rank, self._size, self._secret = rank, size, secret.encode()
-        self._on_message, self._on_error = on_message, on_error
+        self._rank, self._size, self._secret = rank, size, secret
+        self._on_message: Callable[[int, Message], None]
+        self._on_error: Callable[[SparsewireError], None]
         self._listener = listener
         self._routes: dict[int, _Link] = {}  # rank -> the one connection on which we send to it
         self._links: dict[int, set[_Link]] = defaultdict(set)  # rank -> all open connections with it
         self._strangers: deque[_Link] = deque()  # accepted, not yet authenticated, oldest first
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._bell, self._ringer = (
+            socket.socketpair()
+        )  # a byte from the one ends a poll that listens at the other
+        self._bell.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._rung)
+        self._splits = 0
 
-    def post(self, peer: int, buffers: list[Any]) -> None:
-        """Send the buffers, in order; what the connection does not take now goes out in ``poll``."""
-        link = self._route(peer)
-        link.outgoing += buffers
-        self._flush(link)
+    def attach(
+        self, on_message: Callable[[int, Message], None], on_error: Callable[[SparsewireError], None]
+    ) -> None:
+        self._on_message, self._on_error = on_message, on_error
+
+    def post(self, peers: Sequence[int], buffers: list[Any]) -> list[Outgoing]:
+        """Send the buffers, in order; what a connection does not take now goes out in ``poll``."""
+        posted = [Outgoing(peer, deque(buffers)) for peer in peers]
+        for outgoing in posted:
+            link = self._route(outgoing.peer)
+            link.outgoing.append(outgoing)
+            self._flush(link)
+        return posted
 
     def poll(self, timeout: float) -> None:
         """Wait for the network once, and do what it allows."""
@@ -76,14 +80,14 @@ class Mesh:
         if self._strangers:  # after the reads: an answer may have waited here while we computed
             self._refuse_slow_strangers()
 
-    def unsent(self) -> set[int]:
-        """The ranks for which something still waits to be sent."""
-        return {peer for peer, link in self._routes.items() if link.outgoing}
+    def wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # then it is ringing already
+            self._ringer.send(b"!", socket.MSG_DONTWAIT)
 
-    def keep_unsent(self) -> None:
-        """Copy what still waits to be sent: its owner may write to it after a failed call."""
-        for link in self._routes.values():
-            link.outgoing = deque(bytes(buffer) for buffer in link.outgoing)
+    def _rung(self, _: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._bell.recv(64):
+                pass
 
     def reachable(self, peer: int) -> bool:
         """Is there, or can there be, a connection?"""
@@ -98,10 +102,25 @@ class Mesh:
 
     def adopt(self, peer: int, connected: socket.socket) -> None:
         """Use a connection that was dialled elsewhere."""
-        dialogue = handshake.dial(self._secret, self._rank, peer, self._size)
+        dialogue = handshake.dial(self._secret.encode(), self._rank, peer, self._size)
         self._routes[peer] = self._start(_Link(connected, dialled=peer), dialogue)
 
+    def hint(self) -> str:
+        return f"; {self.refused} connections could not prove to be ranks" if self.refused else ""
+
+    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Mesh:
+        """Connections of their own: what goes wrong in one group does not concern the other."""
+        listener = listen((self.address[0], 0))
+        everybody = exchange(json.dumps(listener.getsockname()[:2]).encode())
+        self._splits += 1
+        secret = f"{self._secret}/{self._splits}/{group[0]}"
+        mesh = Mesh(group.index(self._rank), len(group), listener, secret)
+        mesh.addresses = {place: tuple(json.loads(everybody[rank])) for place, rank in enumerate(group)}
+        return mesh
+
     def close(self) -> None:
+        for end in (self._bell, self._ringer):
+            end.close()
         for link in {*self._strangers, *self._routes.values()}.union(*self._links.values()):
             link.close()
         self._listener.close()
@@ -123,7 +142,7 @@ class Mesh:
             accepted, _address = self._listener.accept()
         except OSError:
             return  # it was gone before we came
-        dialogue = handshake.accept(self._secret, self._rank, self._size)
+        dialogue = handshake.accept(self._secret.encode(), self._rank, self._size)
         self._strangers.append(self._start(_Link(accepted), dialogue))
         if len(self._strangers) > MAX_STRANGERS:
             self._drop(self._strangers.popleft(), "too many connections that do not prove anything")
@@ -230,6 +249,23 @@ class Mesh:
             link.wanted = next(link.reader)
 
 
+class Outgoing:
+    """A message, or what is left of it, in the queue of a connection."""
+
+    __slots__ = ("buffers", "peer")
+
+    def __init__(self, peer: int, buffers: deque[Any]) -> None:
+        self.peer = peer
+        self.buffers = buffers
+
+    @property
+    def done(self) -> bool:
+        return not self.buffers
+
+    def keep(self) -> None:
+        self.buffers = deque(bytes(buffer) for buffer in self.buffers)
+
+
 class _Link:
     """One connection: what waits to be sent, and the reader that says where received bytes go."""
 
@@ -241,7 +277,7 @@ class _Link:
         self.dialled = dialled  # who it should be, if we dialled
         self.reader: _Reader
         self.wanted = memoryview(b"")
-        self.outgoing: deque[Any] = deque()
+        self.outgoing: deque[Outgoing] = deque()
         self.watched = False  # is somebody waiting until it takes more bytes?
 
     def send(self) -> bool:
@@ -249,18 +285,23 @@ class _Link:
         if self.peer is None or not self.open:
             return True
         while self.outgoing:
+            waiting = chain.from_iterable(outgoing.buffers for outgoing in self.outgoing)
             try:
-                self._consume(self.sock.sendmsg([*islice(self.outgoing, IOV_MAX)]))
+                self._consume(self.sock.sendmsg([*islice(waiting, IOV_MAX)]))
             except BlockingIOError:
                 return False
         return True
 
     def _consume(self, count: int) -> None:
         """Remove the first ``count`` bytes of what waits."""
-        while self.outgoing and count >= len(self.outgoing[0]):
-            count -= len(self.outgoing.popleft())
-        if count:
-            self.outgoing[0] = memoryview(self.outgoing[0])[count:]
+        while self.outgoing:
+            buffers = self.outgoing[0].buffers
+            while buffers and count >= len(buffers[0]):
+                count -= len(buffers.popleft())
+            if buffers:
+                buffers[0] = memoryview(buffers[0])[count:]
+                return
+            self.outgoing.popleft()
 
     def close(self) -> None:
         self.open = False

@@ -1,0 +1,320 @@
+"""One rank's part of many collectives in flight, over any transport.
+
+A transport moves messages between ranks; here they are sorted into collectives.  Every message carries the
+number of its collective: early ones wait for theirs, and leftovers of one that failed are dropped.  One
+thread at a time may be inside, and everything happens in its calls.
+
+Failure: whoever fails tells everybody (an ``Abort`` message) and raises; whoever is told raises the same.  A
+collective fails alone, unless the transport broke: then all in flight fail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Generic, TypeVar
+
+from sparsewire import wire
+from sparsewire.drivers._base import Execution, Outgoing, Traffic, Transport, check_peer
+from sparsewire.errors import (
+    CallMismatchError,
+    CollectiveTimeout,
+    PeerLostError,
+    SparsewireError,
+    TransportError,
+)
+from sparsewire.steps import Send, Steps
+from sparsewire.wire import Abort, Call, Envelope, Message
+
+__all__ = ["Collective", "Engine"]
+
+T = TypeVar("T")
+
+GRACE_S = 0.5  # after a time-out or a loss: how long to listen to what others have to say about it
+FAREWELL_S = 1.0  # after a failure: how long to try to tell everybody
+
+
+class Collective(Generic[T]):
+    """One collective at this rank, from its start to its end."""
+
+    def __init__(
+        self, number: int, call: bytes, script: Steps[T], timeout: float, on_end: Callable[[], None]
+    ) -> None:
+        self.number = number
+        self.call = call
+        self.execution = Execution(script)
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        self.on_end = on_end
+        self.traffic = Traffic()
+        self.unsent: list[Outgoing] = []
+        self.failure: SparsewireError | None = None  # why it has to end, once known
+        self.told = False  # was it somebody else who told us?
+        self.ended = False
+        self.error: BaseException | None = None
+
+    def outcome(self) -> tuple[T, Traffic]:
+        """The script's result and what it moved, or the error, once it has ended."""
+        if self.error is not None:
+            raise self.error
+        return self.execution.result, self.traffic
+
+    def awaited(self, rank: int, size: int) -> set[int]:
+        """The ranks without whom this rank cannot go on."""
+        sources = self.execution.waiting_for
+        if sources is None:  # anybody's message would do, so nobody may be missing
+            sources = set(range(size)) - {rank}
+        return sources | {outgoing.peer for outgoing in self.unsent}
+
+    def fail(self, error: SparsewireError, told: bool = False) -> None:
+        """Remember the first failure; the next step of this collective is its last."""
+        if self.failure is None:
+            self.failure, self.told = error, told
+
+
+class Engine:
+    """One rank of a group; see ``Driver``."""
+
+    def __init__(self, rank: int, size: int, transport: Transport) -> None:
+        self.rank = rank
+        self.size = size
+        self.transport = transport
+        self._number = -1  # of the last collective that was started
+        self._flight: dict[int, Collective[Any]] = {}
+        self._early: dict[int, list[tuple[int, Message]]] = defaultdict(list)  # for collectives to come
+        self._abandoned: set[int] = set()  # collectives that failed, as far as this rank knows
+        self._late: SparsewireError | None = None  # one of them, not raised here yet
+        self._reports: dict[int, set[int]] = {}  # rank whose time ran out -> whom it was waiting for
+        self._broken: SparsewireError | None = None
+        transport.attach(self._arrived, self._break_down)
+
+    def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
+        collective = self.start(script, call, timeout)
+        try:
+            while not collective.ended:
+                self.progress(collective.timeout)
+        except BaseException as error:  # such as Ctrl-C
+            self._break_down(_as_told(self.rank, error))
+            self._step_all()
+            raise
+        return collective.outcome()
+
+    def start(
+        self, script: Steps[T], call: Call, timeout: float, on_end: Callable[[], None] = lambda: None
+    ) -> Collective[T]:
+        number = self._take_number()
+        collective = Collective(number, call.pack(), script, timeout, on_end)
+        self._flight[number] = collective
+        for source, message in self._early.pop(number, []):
+            self._arrived(source, message)
+        self._step(collective)
+        return collective
+
+    @property
+    def idle(self) -> bool:
+        return not self._flight
+
+    def progress(self, timeout: float) -> None:
+        next_deadline = min((c.deadline for c in self._flight.values()), default=0.0)
+        self.transport.poll(min(timeout, next_deadline - time.monotonic()))
+        self._step_all()
+
+    def wake(self) -> None:
+        self.transport.wake()
+
+    def refuse(self, error: SparsewireError) -> None:
+        number = self._take_number()
+        self._abandoned.add(number)
+        self._notify(Envelope(number, Call().pack()), Abort(error))
+
+    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Engine:
+        transport = self.transport.split(group, exchange)
+        return Engine(group.index(self.rank), len(group), transport)
+
+    def close(self) -> None:
+        closed = TransportError("the communicator was closed")
+        for collective in [*self._flight.values()]:
+            self._end(collective, closed)
+        self._broken = self._broken or closed
+        self.transport.close()
+
+    # -- one collective --------------------------------------------------------------------------
+
+    def _take_number(self) -> int:
+        if self._broken is not None:
+            raise TransportError(
+                f"this communicator is broken, make a new one: {self._broken}"
+            ) from self._broken
+        self._number += 1
+        return self._number
+
+    def _step_all(self) -> None:
+        for collective in [*self._flight.values()]:
+            if not collective.ended:  # it may have fallen with another
+                self._step(collective)
+
+    def _step(self, collective: Collective[Any]) -> None:
+        """Go on as far as possible without waiting."""
+        try:
+            if collective.failure is not None:
+                raise collective.failure
+            self._advance(collective)
+            if not collective.ended:
+                self._check_presence(collective)
+                self._check_time(collective)
+        except SparsewireError as error:
+            self._fail(collective, error, error)
+        except Exception as error:  # the script's own
+            self._fail(collective, error, _as_told(self.rank, error))
+
+    def _advance(self, collective: Collective[Any]) -> None:
+        execution, rounds = collective.execution, collective.execution.rounds
+        self._post(collective, execution.advance())
+        if collective.unsent:
+            collective.unsent = [outgoing for outgoing in collective.unsent if not outgoing.done]
+        if execution.done and not collective.unsent:
+            late, self._late = self._late, None
+            self._end(collective, late)
+        elif execution.rounds != rounds:  # it waits for others than before
+            for peer in collective.awaited(self.rank, self.size):
+                self.transport.watch(peer)
+
+    def _end(self, collective: Collective[Any], error: BaseException | None) -> None:
+        del self._flight[collective.number]
+        collective.traffic.rounds = collective.execution.rounds
+        collective.execution.close()
+        for outgoing in collective.unsent:
+            outgoing.keep()
+        collective.error, collective.ended = error, True
+        collective.on_end()
+
+    def _check_presence(self, collective: Collective[Any]) -> None:
+        if not self.transport.lost:
+            return
+        awaited = collective.awaited(self.rank, self.size)
+        if awaited.isdisjoint(self.transport.lost):
+            return
+        self._listen(collective)  # did it leave because of a failure that we are about to be told of?
+        peer = min(awaited & self.transport.lost.keys())
+        raise PeerLostError(f"rank {peer} is gone: {self.transport.lost[peer]} (noticed by rank {self.rank})")
+
+    def _check_time(self, collective: Collective[Any]) -> None:
+        """When time is up, blame those who are waited for and do not say themselves that they are waiting."""
+        if not self._reports and time.monotonic() < collective.deadline:
+            return
+        awaited = collective.awaited(self.rank, self.size)
+        waiting = Abort(CollectiveTimeout("time-out"), tuple(sorted(awaited)))
+        self._notify(Envelope(collective.number, collective.call), waiting)
+        self._listen(collective)
+        accused = awaited.union(*self._reports.values()) - {self.rank, *self._reports}
+        late = ", ".join(str(peer) for peer in sorted(accused or awaited))
+        what, hint = Call.unpack(collective.call), self.transport.hint()
+        raise CollectiveTimeout(f"rank {late} did not arrive within {collective.timeout:g} s in {what}{hint}")
+
+    # -- failure ---------------------------------------------------------------------------------
+
+    def _fail(self, collective: Collective[Any], error: BaseException, told: SparsewireError) -> None:
+        """End a collective here with ``error``, and let everybody know, unless it was they who told us."""
+        self._abandoned.add(collective.number)
+        # Rank 0 is connected to everybody, so it passes on what it was told: to some the failing rank
+        # may have had no connection yet, and leave before they come.  Time-outs are told already.
+        if (not collective.told or self.rank == 0) and not isinstance(told, CollectiveTimeout):
+            self._notify(Envelope(collective.number, collective.call), Abort(told))
+        self._end(collective, error)
+        if isinstance(told, TransportError):
+            self._broken = told
+            for other in [*self._flight.values()]:
+                self._end(other, told)
+
+    def _break_down(self, error: SparsewireError, told: bool = False) -> None:
+        """The transport broke, here or elsewhere: nothing that is in flight can end well."""
+        for collective in self._flight.values():
+            collective.fail(error, told)
+        if not self._flight:
+            self._broken = self._broken or error
+
+    def _fail_late(self, number: int, error: SparsewireError) -> None:
+        """An earlier collective failed elsewhere after this rank's part of it, one-sided, had ended well.
+
+        What is in flight is not disturbed: the next collective goes on to its end, and then this rank raises.
+        """
+        if number not in self._abandoned:
+            self._abandoned.add(number)
+            self._late = self._late or error
+
+    def _listen(self, collective: Collective[Any]) -> None:
+        """Take in what others have to say for a moment; raises if one of them tells us of a failure."""
+        end = time.monotonic() + GRACE_S
+        while collective.failure is None and (remaining := end - time.monotonic()) > 0:
+            self.transport.poll(remaining)
+        if collective.failure is not None:
+            raise collective.failure
+
+    def _notify(self, envelope: Envelope, abort: Abort) -> None:
+        peers = [p for p in range(self.size) if p != self.rank and self.transport.reachable(p)]
+        outgoing = self.transport.post(peers, wire.encode(abort, envelope))
+        end = time.monotonic() + FAREWELL_S
+        while (remaining := end - time.monotonic()) > 0:
+            if all(message.done or message.peer in self.transport.lost for message in outgoing):
+                break
+            self.transport.poll(remaining)
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def _post(self, collective: Collective[Any], sends: Sequence[Send]) -> None:
+        envelope = Envelope(collective.number, collective.call)
+        traffic = collective.traffic
+        for _, alike in groupby(sends, key=lambda send: id(send.payload)):  # encoded once for several ranks
+            group = list(alike)
+            for send in group:
+                check_peer(send.peer, self.rank, self.size)
+            payload = group[0].payload
+            traffic.messages_sent += len(group)
+            traffic.bytes_sent += len(group) * wire.size(payload)
+            collective.unsent += self.transport.post(
+                [send.peer for send in group], wire.encode(payload, envelope)
+            )
+
+    def _arrived(self, source: int, message: Message) -> None:
+        """Sort a message by collective; what disagrees with this rank's call ends the call."""
+        (number, call), payload = message
+        collective = self._flight.get(number)
+        if isinstance(payload, Abort):
+            self._aborted(source, message, payload)
+        elif number > self._number:
+            self._early[number].append((source, message))
+        elif collective is None:
+            what = f"rank {source} called {Call.unpack(call)}, and rank {self.rank} something else"
+            self._fail_late(number, CallMismatchError(what))
+        elif call != collective.call:
+            collective.fail(self._mismatch(collective.call, source, call))
+        else:
+            collective.traffic.messages_received += 1
+            collective.traffic.bytes_received += wire.size(payload)
+            collective.execution.deliver(source, payload)
+
+    def _aborted(self, source: int, message: Message, abort: Abort) -> None:
+        number = message.envelope.collective
+        if isinstance(abort.error, CollectiveTimeout):
+            if number in self._flight or number > self._number:
+                self._reports[source] = set(abort.waiting)
+        elif isinstance(abort.error, TransportError):
+            self._break_down(abort.error, told=True)
+        elif number in self._flight:
+            self._flight[number].fail(abort.error, told=True)
+        elif number > self._number:
+            self._early[number].append((source, message))
+        else:
+            self._fail_late(number, abort.error)
+
+    def _mismatch(self, mine: bytes, source: int, theirs: bytes) -> CallMismatchError:
+        """Both calls, the lower rank's first: every rank says the same."""
+        calls = sorted([(self.rank, Call.unpack(mine)), (source, Call.unpack(theirs))], key=lambda c: c[0])
+        return CallMismatchError(", but ".join(f"rank {rank} called {what}" for rank, what in calls))
+
+
+def _as_told(rank: int, error: BaseException) -> TransportError:
+    """What others hear of an error that is none of ours."""
+    return TransportError(f"rank {rank} failed with {type(error).__name__}: {error}")
