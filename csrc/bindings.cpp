@@ -13,7 +13,7 @@
 #include "checksum.h"
 #include "dispatch.h"
 #include "first_invalid.h"
-#include "merge_sum.h"
+#include "merge.h"
 #include "scatter.h"
 #include "select.h"
 #include "split_at.h"
@@ -129,16 +129,25 @@ std::tuple<std::uint64_t, std::uint64_t> threshold_for_k(In x, std::size_t k) {
   });
 }
 
-std::size_t merge_sum(std::vector<In> indices, std::vector<In> values, Out out_indices, Out out_values) {
-  require(indices.size() == values.size(), "merge_sum: as many arrays of values as of indices");
+sw::Operation operation_named(const std::string& name) {
+  if (name == "sum") return sw::Operation::sum;
+  if (name == "max") return sw::Operation::max;
+  if (name == "min") return sw::Operation::min;
+  throw nb::value_error("merge: the operation is sum, max or min");
+}
+
+std::size_t merge(const std::string& name, std::vector<In> indices, std::vector<In> values, Out out_indices,
+                  Out out_values) {
+  const sw::Operation operation = operation_named(name);
+  require(indices.size() == values.size(), "merge: as many arrays of values as of indices");
   std::size_t total = 0;
   for (std::size_t r = 0; r < indices.size(); ++r) {
-    if (indices[r].dtype() != out_indices.dtype()) throw nb::type_error("merge_sum: indices of different dtypes");
+    if (indices[r].dtype() != out_indices.dtype()) throw nb::type_error("merge: indices of different dtypes");
     require_same_dtype(values[r].dtype(), out_values.dtype());
-    require(indices[r].size() == values[r].size(), "merge_sum: indices and values differ in length");
+    require(indices[r].size() == values[r].size(), "merge: indices and values differ in length");
     total += indices[r].size();
   }
-  require(out_indices.size() >= total && out_values.size() >= total, "merge_sum: output is too small");
+  require(out_indices.size() >= total && out_values.size() >= total, "merge: output is too small");
   return with_types(out_indices.dtype(), out_values.dtype(), [&](auto index, auto value) {
     using I = typename decltype(index)::type;
     using V = typename decltype(value)::type;
@@ -146,7 +155,7 @@ std::size_t merge_sum(std::vector<In> indices, std::vector<In> values, Out out_i
     std::vector<sw::Run<I, V>> runs;
     for (std::size_t r = 0; r < indices.size(); ++r)
       runs.push_back({data<I>(indices[r]), data<V>(values[r]), indices[r].size()});
-    return sw::merge_sum(std::move(runs), data<I>(out_indices), data<V>(out_values));
+    return sw::merge(operation, std::move(runs), data<I>(out_indices), data<V>(out_values));
   });
 }
 
@@ -207,8 +216,8 @@ NB_MODULE(_compiled, m) {
   m.def("accumulate_select", &accumulate_select, "residual"_a.noconvert(), "gradient"_a.noconvert(), "threshold"_a,
         "indices"_a.noconvert(), "values"_a.noconvert(), "step"_a);
   m.def("threshold_for_k", &threshold_for_k, "x"_a.noconvert(), "k"_a);
-  m.def("merge_sum", &merge_sum, "indices"_a.noconvert(), "values"_a.noconvert(), "out_indices"_a.noconvert(),
-        "out_values"_a.noconvert());
+  m.def("merge", &merge, "operation"_a, "indices"_a.noconvert(), "values"_a.noconvert(),
+        "out_indices"_a.noconvert(), "out_values"_a.noconvert());
   m.def("scatter_add", &scatter_add, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(),
         "offset"_a);
   m.def("scatter", &scatter, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(), "offset"_a);

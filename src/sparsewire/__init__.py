@@ -20,6 +20,7 @@ from sparsewire.errors import (
     TransportError,
     WireError,
 )
+from sparsewire.request import Request
 from sparsewire.start import init
 from sparsewire.vector import SparseVector
 
@@ -32,6 +33,7 @@ __all__ = [
     "Last",
     "MissingExtraError",
     "PeerLostError",
+    "Request",
     "SparseVector",
     "SparsewireError",
     "TransportError",

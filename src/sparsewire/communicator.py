@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from sparsewire.algorithms import ALGORITHMS, auto
+import numpy as np
+
+from sparsewire import explain, kernels
+from sparsewire.algorithms import ALGORITHMS
 from sparsewire.algorithms._patterns import allgather
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
-from sparsewire.convert import Restore, from_any
-from sparsewire.drivers._base import Driver
+from sparsewire.calibration import ASSUMED, Calibration, Fingerprint, host_number, load
+from sparsewire.chooser import Chooser, Key
+from sparsewire.convert import from_any
+from sparsewire.drivers._base import Driver, Started, Traffic
 from sparsewire.errors import InputError, SparsewireError, TransportError
+from sparsewire.model import Network, Shape
+from sparsewire.request import Progress, Request
 from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector
+from sparsewire.vector import REDUCTIONS, SUM, Reduction, SparseVector, value_dtype
 from sparsewire.wire import Call
 
 __all__ = ["Communicator", "Last"]
 
-T = TypeVar("T")
-
-OPS = ("sum", "avg")
+OPS = (*REDUCTIONS, "avg")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Last:
-    """What the last collective did at this rank; bytes are whole frames, headers included."""
+    """What a collective did at this rank; bytes are whole frames, headers included."""
 
     operation: str
     algorithm: str
@@ -38,12 +47,15 @@ class Last:
     seconds: float
     nnz_in: int
     density_in: float
-    nnz_out: int = 0
-    density_out: float = 0.0
+    nnz_out: int
+    density_out: float
 
 
 class Communicator:
     """A group of ranks; make one with ``sparsewire.init()``.
+
+    Calls with an ``i`` before their name return a ``Request`` at once; what is given to them must not be
+    written to before it has ended.  One thread at a time may call; any number of calls can be in flight.
 
     >>> import numpy as np, sparsewire as sw
     >>> comm = sw.init()                          # a process that is alone is a group of one
@@ -51,13 +63,21 @@ class Communicator:
     array([0., 2.])
     >>> comm.last.density_in
     0.5
+    >>> comm.iallreduce(np.array([1.0, 2.0]), op="max").wait()
+    array([1., 2.])
     """
 
     def __init__(self, driver: Driver, timeout: float = 300.0) -> None:
         self.timeout = timeout
         self.last: Last | None = None
+        self.fingerprint: Fingerprint | None = None  # under which figures are kept; rank 0 alone has it
         self._driver = driver
         self._closed = False
+        self._calling = threading.Lock()  # held by the thread that makes a call
+        self._refused: deque[SparsewireError] = deque()  # of other threads meanwhile
+        self._progress: Progress | None = None
+        self._latest: dict[Key, Request] = {}  # the last call of each name
+        self._use(Calibration(ASSUMED["local", False]))
 
     @property
     def rank(self) -> int:
@@ -67,31 +87,42 @@ class Communicator:
     def size(self) -> int:
         return self._driver.size
 
+    # -- collectives -----------------------------------------------------------------------------
+
     def allreduce(
-        self, x: Any, *, algorithm: str = "auto", op: str = "sum", timeout: float | None = None
+        self,
+        x: Any,
+        *,
+        algorithm: str = "auto",
+        op: str = "sum",
+        name: str | None = None,
+        nnz: int | None = None,
+        timeout: float | None = None,
     ) -> Any:
-        """Everybody's sum (``op="sum"``) or mean (``"avg"``), the same bits on every rank.
+        """Everybody's sum, mean (``op="avg"``), maximum or minimum, the same bits on every rank.
 
         ``x`` is a numpy array, a torch tensor (dense or sparse COO), a scipy.sparse matrix, a
-        SparseVector or a tuple ``(length, indices, values)``; the result is of the same kind.
+        SparseVector or a tuple ``(length, indices, values)``; the result is of the same kind.  For "max" and
+        "min", positions that are not stored count as zero, which is what they are.
+
+        "auto" takes the algorithm with the shortest predicted time.  Calls with the same ``name`` are taken
+        to be alike: later ones go by what was seen in earlier ones, and only the first asks all ranks.
+        ``nnz`` promises that no rank has more entries.  All ranks give the same.
         """
+        return self._call(lambda: self._allreduce(x, algorithm, op, name, nnz), timeout)
 
-        def prepare() -> _Plan[tuple[str, SparseVector]]:
-            vector, restore = from_any(x)
-            _check_choice("algorithm", algorithm, ("auto", *ALGORITHMS))
-            _check_choice("op", op, OPS)
-            if op == "avg" and vector.dtype.kind == "i":
-                raise InputError(f"the mean of {vector.dtype.name} values is no integer; use a float dtype")
-            if algorithm == "auto" or not ALGORITHMS[algorithm].dense:
-                vector = vector.smaller()
-            call = Call("allreduce", algorithm, op, vector.dtype.name, vector.length)
-            return _Plan(_allreduce(self.rank, self.size, vector, algorithm), call, vector, restore)
-
-        plan, (name, total) = self._execute(prepare, timeout)
-        self._note(nnz_out=total.nnz, density_out=_density(total), algorithm=name)
-        if op == "avg":
-            total = total.with_values((total.values / self.size).astype(total.dtype, copy=False))
-        return plan.restore(total)
+    def iallreduce(
+        self,
+        x: Any,
+        *,
+        algorithm: str = "auto",
+        op: str = "sum",
+        name: str | None = None,
+        nnz: int | None = None,
+        timeout: float | None = None,
+    ) -> Request:
+        """``allreduce`` in the background; calls of one ``name`` follow one another, others overlap."""
+        return self._icall(lambda: self._allreduce(x, algorithm, op, name, nnz), timeout)
 
     def allgather(self, x: Any, *, timeout: float | None = None) -> list[Any]:
         """Everybody's ``x``, in rank order; lengths may differ, the dtype may not.
@@ -100,75 +131,108 @@ class Communicator:
         >>> sw.init().allgather(np.array([1, 2]))
         [array([1, 2])]
         """
+        everybody: list[Any] = self._call(lambda: self._allgather(x), timeout)
+        return everybody
 
-        def prepare() -> _Plan[list[SparseVector]]:
-            vector, restore = from_any(x)
-            vector = vector.smaller()
-            call = Call("allgather", dtype=vector.dtype.name)
-            return _Plan(allgather(self.rank, self.size, vector), call, vector, restore)
+    def iallgather(self, x: Any, *, timeout: float | None = None) -> Request:
+        """``allgather`` in the background."""
+        return self._icall(lambda: self._allgather(x), timeout)
 
-        plan, everybody = self._execute(prepare, timeout)
-        self._note(nnz_out=sum(vector.nnz for vector in everybody))
-        return [plan.restore(vector) for vector in everybody]
-
-    def reduce_scatter(self, x: Any, *, timeout: float | None = None) -> Any:
-        """This rank's range of everybody's sum, as a vector of its own.
+    def reduce_scatter(self, x: Any, *, op: str = "sum", timeout: float | None = None) -> Any:
+        """This rank's range of what ``allreduce`` gives, as a vector of its own.
 
         The ranges are in rank order and differ by at most one position.
         """
+        return self._call(lambda: self._reduce_scatter(x, op), timeout)
 
-        def prepare() -> _Plan[SparseVector]:
-            vector, restore = from_any(x)
-            vector = vector.smaller()
-            call = Call("reduce_scatter", op="sum", dtype=vector.dtype.name, length=vector.length)
-            return _Plan(split_reduce(self.rank, self.size, vector), call, vector, restore)
-
-        plan, mine = self._execute(prepare, timeout)
-        self._note(nnz_out=mine.nnz, density_out=_density(mine))
-        return plan.restore(mine.detached())
+    def ireduce_scatter(self, x: Any, *, op: str = "sum", timeout: float | None = None) -> Request:
+        """``reduce_scatter`` in the background."""
+        return self._icall(lambda: self._reduce_scatter(x, op), timeout)
 
     def broadcast(self, x: Any = None, *, root: int = 0, timeout: float | None = None) -> Any:
         """The root's ``x``.  Other ranks give one of the same kind, or None for a SparseVector."""
+        return self._call(lambda: self._broadcast(x, root), timeout)
 
-        def prepare() -> _Plan[SparseVector]:
-            self._check_root(root)
-            if x is None and self.rank == root:
-                raise InputError("the root of a broadcast has to give something; it gave None")
-            vector, restore = (SparseVector.empty(0), _as_is) if x is None else from_any(x)
-            script = broadcast(self.rank, self.size, vector.smaller(), root)
-            return _Plan(script, Call("broadcast", root=root), vector, restore)
+    def ibroadcast(self, x: Any = None, *, root: int = 0, timeout: float | None = None) -> Request:
+        """``broadcast`` in the background."""
+        return self._icall(lambda: self._broadcast(x, root), timeout)
 
-        plan, sent = self._execute(prepare, timeout)
-        self._note(nnz_out=sent.nnz, density_out=_density(sent))
-        return plan.restore(sent)
-
-    def reduce(self, x: Any, *, root: int = 0, timeout: float | None = None) -> Any:
-        """Everybody's sum at the root, None elsewhere."""
-
-        def prepare() -> _Plan[SparseVector | None]:
-            self._check_root(root)
-            vector, restore = from_any(x)
-            vector = vector.smaller()
-            call = Call("reduce", op="sum", dtype=vector.dtype.name, length=vector.length, root=root)
-            return _Plan(reduce(self.rank, self.size, vector, root), call, vector, restore)
-
-        plan, total = self._execute(prepare, timeout)
-        if total is None:
-            return None
-        self._note(nnz_out=total.nnz, density_out=_density(total))
-        return plan.restore(total)
+    def reduce(self, x: Any, *, op: str = "sum", root: int = 0, timeout: float | None = None) -> Any:
+        """What ``allreduce`` gives at the root, None elsewhere."""
+        return self._call(lambda: self._reduce(x, op, root), timeout)
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Return when every rank has called it."""
-        self._execute(
-            lambda: _Plan(barrier(self.rank, self.size), Call("barrier"), SparseVector.empty(0), _as_is),
-            timeout,
-        )
+        self._call(self._barrier, timeout)
+
+    def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Communicator | None:
+        """A communicator of the ranks that give the same ``color``, in the order of ``key``, then of rank.
+
+        Who gives None as color gets None.  Groups are independent of each other and of this communicator.
+        """
+        has_color, color, key = color is not None, int(color or 0), int(key)
+        invitation = np.frombuffer(self._driver.invite(), np.uint8)
+        everybody = self.allgather(np.array([has_color, color, key, *invitation], np.int64), timeout=timeout)
+        if not has_color:
+            return None
+        alike = [(int(page[2]), rank) for rank, page in enumerate(everybody) if page[0] and page[1] == color]
+        group = [rank for _, rank in sorted(alike)]
+        invitations = [page[3:].astype(np.uint8).tobytes() for page in everybody]
+        return Communicator.of(self._driver.split(group, invitations), self.timeout)
+
+    # -- choosing --------------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, driver: Driver, timeout: float) -> Communicator:
+        """A communicator whose ranks all go by the figures that rank 0 has for a group like this."""
+        comm = cls(driver, timeout)
+        if comm.size == 1:
+            return comm
+        hosts = comm.reduce(SparseVector(2**32, [host_number()], np.ones(1, np.int32)))
+        if comm.rank == 0:
+            transport, network = driver.kind
+            comm.fingerprint = Fingerprint.here(
+                transport, comm.size, hosts.nnz, network, kernels.active_isa()
+            )
+            comm._use(load(comm.fingerprint))
+        numbers = comm.broadcast(np.array(comm._calibration.to_numbers()))
+        comm._use(Calibration.from_numbers(numbers))
+        return comm
+
+    def _use(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+        self._chooser = Chooser(self.size, calibration.network)
+
+    @property
+    def network(self) -> Network:
+        """The figures that "auto" predicts with; all ranks set the same."""
+        return self._calibration.network
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        self._use(Calibration(network, time.time()))
+
+    def explain(self, length: int, nnz: int, *, dtype: str = "float32") -> None:
+        """Print the predicted time of every algorithm, if no rank has more than ``nnz`` entries.
+
+        >>> import sparsewire as sw
+        >>> sw.init().explain(1000, 10)  # doctest: +ELLIPSIS
+        1 ranks, length 1,000, at most 10 entries per rank, 4 bytes per value
+        ...
+        """
+        shape = Shape(self.size, length, nnz, value_dtype(dtype).itemsize)
+        print(explain.render(self._calibration, shape))
+
+    # -- the end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Leave the group; ranks that still wait for this one will notice."""
         self._closed = True
+        if self._progress is not None:
+            self._progress.close()
         self._driver.close()
+        if self._progress is not None:
+            self._progress.drain()
 
     def __enter__(self) -> Communicator:
         return self
@@ -179,56 +243,301 @@ class Communicator:
     def __repr__(self) -> str:
         return f"Communicator(rank={self.rank}, size={self.size})"
 
-    def _execute(self, prepare: Callable[[], _Plan[T]], timeout: float | None) -> tuple[_Plan[T], T]:
-        """Run a collective.  If this rank cannot even begin, the others are told why, and raise the same."""
-        if self._closed:
-            raise TransportError("this communicator was closed; sparsewire.init() makes a new one")
-        try:
-            plan = prepare()
-            limit = _checked_timeout(self.timeout if timeout is None else timeout)
-        except Exception as error:  # whatever it is, the others must not wait for this rank
-            kind = type(error) if isinstance(error, SparsewireError) else InputError
-            refusal = kind(f"rank {self.rank}: {error}" if self.size > 1 else str(error))
-            self._driver.refuse(refusal)
-            raise refusal from error
-        started = time.perf_counter()
-        result, traffic = self._driver.run(plan.script, plan.call, limit)
-        self.last = Last(
-            operation=plan.call.operation,
-            algorithm=plan.call.algorithm,
-            messages_sent=traffic.messages_sent,
-            bytes_sent=traffic.bytes_sent,
-            bytes_received=traffic.bytes_received,
-            rounds=traffic.rounds,
-            seconds=time.perf_counter() - started,
-            nnz_in=plan.vector.nnz,
-            density_in=_density(plan.vector),
-        )
-        return plan, result
+    # -- what each collective does ---------------------------------------------------------------
 
-    def _note(self, **facts: Any) -> None:
-        assert self.last is not None
-        self.last = replace(self.last, **facts)
+    def _allreduce(self, x: Any, algorithm: str, op: str, name: str | None, nnz: int | None) -> _Plan:
+        vector, restore = from_any(x)
+        _check_choice("algorithm", algorithm, ("auto", *ALGORITHMS))
+        reduction = _reduction(op, vector)
+        _check_promise(nnz)
+        key = Key(name, vector.length, vector.dtype.itemsize)
+        chooser = self._chooser
+
+        def begin() -> _Begun:
+            chosen = chooser.known(key, nnz) if algorithm == "auto" else algorithm
+            given = vector if chosen and ALGORITHMS[chosen].dense else vector.smaller()
+            call = Call("allreduce", chosen or "auto", op, vector.dtype.name, vector.length)
+            return _Begun(script(chosen, given), call, given)
+
+        def script(chosen: str | None, given: SparseVector) -> Steps[tuple[str, SparseVector]]:
+            if chosen is None:
+                chosen = yield from chooser.agree(key, self.rank, given)
+            return chosen, (yield from ALGORITHMS[chosen].run(self.rank, self.size, given, reduction))
+
+        def finish(outcome: tuple[str, SparseVector]) -> _Finished:
+            chosen, total = outcome
+            chooser.saw(key, total)
+            return _Finished(restore(self._mean(op, total)), total.nnz, _density(total), chosen)
+
+        return _Plan(begin, finish, key if algorithm == "auto" and name is not None else None)
+
+    def _allgather(self, x: Any) -> _Plan:
+        vector, restore = from_any(x)
+        given = vector.smaller()
+        call = Call("allgather", dtype=vector.dtype.name)
+
+        def finish(everybody: list[SparseVector]) -> _Finished:
+            return _Finished([restore(vector) for vector in everybody], sum(v.nnz for v in everybody))
+
+        return _Plan.simple(allgather(self.rank, self.size, given), call, given, finish)
+
+    def _reduce_scatter(self, x: Any, op: str) -> _Plan:
+        vector, restore = from_any(x)
+        given = vector.smaller()
+        script = split_reduce(self.rank, self.size, given, _reduction(op, vector))
+        call = Call("reduce_scatter", op=op, dtype=vector.dtype.name, length=vector.length)
+
+        def finish(mine: SparseVector) -> _Finished:
+            return _Finished(restore(self._mean(op, mine).detached()), mine.nnz, _density(mine))
+
+        return _Plan.simple(script, call, given, finish)
+
+    def _broadcast(self, x: Any, root: int) -> _Plan:
+        self._check_root(root)
+        if x is None and self.rank == root:
+            raise InputError("the root of a broadcast has to give something; it gave None")
+        vector, restore = (SparseVector.empty(0), _as_is) if x is None else from_any(x)
+        given = vector.smaller()
+
+        def finish(sent: SparseVector) -> _Finished:
+            return _Finished(restore(sent), sent.nnz, _density(sent))
+
+        script = broadcast(self.rank, self.size, given, root)
+        return _Plan.simple(script, Call("broadcast", root=root), given, finish)
+
+    def _reduce(self, x: Any, op: str, root: int) -> _Plan:
+        self._check_root(root)
+        vector, restore = from_any(x)
+        given = vector.smaller()
+        script = reduce(self.rank, self.size, given, root, _reduction(op, vector))
+        call = Call("reduce", op=op, dtype=vector.dtype.name, length=vector.length, root=root)
+
+        def finish(total: SparseVector | None) -> _Finished:
+            if total is None:
+                return _Finished(None)
+            return _Finished(restore(self._mean(op, total)), total.nnz, _density(total))
+
+        return _Plan.simple(script, call, given, finish)
+
+    def _barrier(self) -> _Plan:
+        script, nothing = barrier(self.rank, self.size), SparseVector.empty(0)
+        return _Plan.simple(script, Call("barrier"), nothing, lambda _: _Finished(None))
+
+    def _mean(self, op: str, total: SparseVector) -> SparseVector:
+        if op != "avg":
+            return total
+        return total.with_values((total.values / self.size).astype(total.dtype, copy=False))
 
     def _check_root(self, root: int) -> None:
         if not 0 <= root < self.size:
             raise InputError(f"root is {root}; the ranks are 0..{self.size - 1}")
 
+    # -- how it is run ---------------------------------------------------------------------------
 
-@dataclass(frozen=True)
-class _Plan(Generic[T]):
+    def _call(self, prepare: Callable[[], _Plan], timeout: float | None) -> Any:
+        """Run a collective: in this thread if nothing is in flight, else beside what is."""
+        self._enter()
+        try:
+            if self._progress is None:
+                return self._run(prepare, timeout)
+            if self._progress.parked:
+                with self._progress.turn:
+                    return self._run(prepare, timeout)
+            if self._progress.is_this_thread:
+                raise InputError(
+                    "a blocking call in a done-callback would wait for itself; make calls in another thread"
+                )
+            return self._submit(self._progress, prepare, timeout).result()
+        finally:
+            self._leave()
+
+    def _icall(self, prepare: Callable[[], _Plan], timeout: float | None) -> Request:
+        self._enter()
+        try:
+            if self._progress is None:
+                self._progress = Progress(self._driver)
+            return self._submit(self._progress, prepare, timeout)
+        finally:
+            self._leave()
+
+    def _run(self, prepare: Callable[[], _Plan], timeout: float | None) -> Any:
+        try:
+            plan = prepare()
+            begun, limit = plan.begin(), self._limit(timeout)
+        except Exception as error:
+            refusal = self._refusal(error)
+            self._driver.refuse(refusal)
+            raise refusal from error
+        started = time.perf_counter()
+        try:
+            outcome, traffic = self._driver.run(begun.script, begun.call, limit)
+        except BaseException:
+            self._chooser.forget()
+            raise
+        return self._finish(plan, begun, outcome, traffic, started)
+
+    def _submit(self, progress: Progress, prepare: Callable[[], _Plan], timeout: float | None) -> Request:
+        """Have the thread run a collective."""
+        try:
+            plan = prepare()
+            limit = self._limit(timeout)
+            earlier = self._latest.get(plan.key) if plan.key else None
+            begun = plan.begin() if earlier is None or earlier.done() else None
+        except Exception as error:
+            refusal = self._refusal(error)
+            progress.submit(lambda: self._refuse(refusal))
+            raise refusal from error
+        request = Request()
+        if plan.key:
+            self._latest[plan.key] = request
+        flight = _Flight(self, plan, limit, request)
+        if begun is not None:
+            progress.submit(lambda: flight.start(begun))
+        else:  # what it does depends on what the earlier one brings; but its place among the calls is now
+            assert earlier is not None
+            progress.submit(flight.reserve)
+            earlier.add_done_callback(lambda _: progress.submit(flight.begin))
+        return request
+
+    def _finish(self, plan: _Plan, begun: _Begun, outcome: Any, traffic: Traffic, started: float) -> Any:
+        seconds = time.perf_counter() - started
+        finished = plan.finish(outcome)
+        self.last = Last(
+            operation=begun.call.operation,
+            algorithm=finished.algorithm or begun.call.algorithm,
+            messages_sent=traffic.messages_sent,
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            rounds=traffic.rounds,
+            seconds=seconds,
+            nnz_in=begun.vector.nnz,
+            density_in=_density(begun.vector),
+            nnz_out=finished.nnz_out,
+            density_out=finished.density_out,
+        )
+        return finished.result
+
+    # -- refusing --------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """One thread at a time: with two, ranks would not agree on the order of calls."""
+        if self._closed:
+            raise TransportError("this communicator was closed; sparsewire.init() makes a new one")
+        if not self._calling.acquire(blocking=False):
+            error = self._refusal(
+                InputError(
+                    "two threads called this communicator at once, so their order is undefined; take turns, "
+                    "use the non-blocking calls, or give each thread its own communicator with split()"
+                )
+            )
+            self._refused.append(error)  # the other thread tells the ranks when it is through
+            raise error
+
+    def _leave(self) -> None:
+        while self._refused:
+            refused = self._refused.popleft()
+            if self._progress is None:
+                self._refuse(refused)
+            else:
+                self._progress.submit(functools.partial(self._refuse, refused))
+        self._calling.release()
+
+    def _refuse(self, error: SparsewireError, number: int | None = None) -> None:
+        with suppress(TransportError):  # if it is broken, all know
+            self._driver.refuse(error, number)
+
+    def _refusal(self, error: Exception) -> SparsewireError:
+        """The error that all ranks raise because this one cannot take part."""
+        kind = type(error) if isinstance(error, SparsewireError) else InputError
+        return kind(f"rank {self.rank}: {error}" if self.size > 1 else str(error))
+
+    def _limit(self, timeout: float | None) -> float:
+        limit = self.timeout if timeout is None else timeout
+        if not isinstance(limit, int | float) or not limit > 0:
+            raise InputError(f"timeout is {limit!r}; it must be a positive number of seconds")
+        return float(limit)
+
+
+class _Flight:
+    """A collective on its way through the progress thread, where all of this happens."""
+
+    def __init__(self, comm: Communicator, plan: _Plan, limit: float, request: Request) -> None:
+        self._comm, self._plan, self._limit, self._request = comm, plan, limit, request
+        self._number: int | None = None
+
+    def reserve(self) -> None:
+        with suppress(TransportError):  # it is broken, as ``begin`` will find
+            self._number = self._comm._driver.reserve()
+
+    def begin(self) -> None:
+        try:
+            begun = self._plan.begin()
+        except Exception as error:
+            refusal = self._comm._refusal(error)
+            self._comm._refuse(refusal, self._number)
+            self._request.set_exception(refusal)
+        else:
+            self.start(begun)
+
+    def start(self, begun: _Begun) -> None:
+        started = time.perf_counter()
+
+        def end(collective: Started[Any]) -> None:
+            try:
+                outcome = collective.outcome()
+                result = self._comm._finish(self._plan, begun, *outcome, started)
+            except BaseException as error:
+                self._comm._chooser.forget()
+                self._request.set_exception(error)
+            else:
+                self._request.last = self._comm.last
+                self._request.set_result(result)
+
+        try:
+            self._comm._driver.start(begun.script, begun.call, self._limit, end, self._number)
+        except SparsewireError as error:
+            self._request.set_exception(error)
+
+
+class _Begun(NamedTuple):
     """One rank's part of a collective, ready to run."""
 
-    script: Steps[T]
+    script: Steps[Any]
     call: Call
-    vector: SparseVector
-    restore: Restore
+    vector: SparseVector  # what it gives
 
 
-def _allreduce(rank: int, size: int, vector: SparseVector, algorithm: str) -> Steps[tuple[str, SparseVector]]:
-    if algorithm == "auto":
-        return (yield from auto(rank, size, vector))
-    return algorithm, (yield from ALGORITHMS[algorithm].run(rank, size, vector))
+class _Finished(NamedTuple):
+    """What the caller gets, and what came out."""
+
+    result: Any
+    nnz_out: int = 0
+    density_out: float = 0.0
+    algorithm: str = ""
+
+
+class _Plan(NamedTuple):
+    """A call: how it begins, and what is made of its outcome."""
+
+    begin: Callable[[], _Begun]
+    finish: Callable[[Any], _Finished]
+    key: Key | None = None  # calls of one key begin after one another has ended
+
+    @classmethod
+    def simple(
+        cls, script: Steps[Any], call: Call, vector: SparseVector, finish: Callable[[Any], _Finished]
+    ) -> _Plan:
+        begun = _Begun(script, call, vector)
+        return cls(lambda: begun, finish)
+
+
+def _reduction(op: str, vector: SparseVector) -> Reduction:
+    _check_choice("op", op, OPS)
+    if op != "avg":
+        return REDUCTIONS[op]
+    if vector.dtype.kind == "i":
+        raise InputError(f"the mean of {vector.dtype.name} values is no integer; use a float dtype")
+    return SUM
 
 
 def _as_is(vector: SparseVector) -> SparseVector:
@@ -244,7 +553,6 @@ def _check_choice(what: str, given: str, known: tuple[str, ...]) -> None:
         raise InputError(f"unknown {what} {given!r}; known are {', '.join(known)}")
 
 
-def _checked_timeout(timeout: float) -> float:
-    if not isinstance(timeout, int | float) or not timeout > 0:
-        raise InputError(f"timeout is {timeout!r}; it must be a positive number of seconds")
-    return float(timeout)
+def _check_promise(nnz: int | None) -> None:
+    if nnz is not None and (not isinstance(nnz, int | np.integer) or nnz < 0):
+        raise InputError(f"nnz is {nnz!r}; it must be the largest number of entries of any rank")

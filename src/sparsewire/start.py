@@ -8,9 +8,11 @@ import os
 import secrets
 import socket
 from datetime import timedelta
+from typing import Any
 
 from sparsewire.communicator import Communicator
 from sparsewire.drivers import tcp
+from sparsewire.drivers._base import Driver
 from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.local import Alone
 from sparsewire.drivers.mesh import listen
@@ -19,32 +21,62 @@ from sparsewire.errors import InputError
 __all__ = ["init"]
 
 _JOB = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# How many ranks were launched, as told by MPICH and Intel MPI, Open MPI, and Slurm.
+_LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _inits = itertools.count()
 
 
-def init(*, timeout: float = 300.0) -> Communicator:
+def init(*, comm: Any = None, timeout: float = 300.0) -> Communicator:
     """The communicator of this process's job; a process that is alone is a group of one.
 
-    The job is described by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which ``sparsewire run`` and
-    torchrun set, and by SPARSEWIRE_SECRET, which ``sparsewire run`` makes and torchrun's store carries.
-    ``timeout`` (seconds) holds for joining and is the default of every call.
+    ``comm`` is an mpi4py communicator to work on (on a duplicate, so its messages are the caller's alone).
+    Without it, the job is described by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which
+    ``sparsewire run`` and torchrun set, and by SPARSEWIRE_SECRET, which ``sparsewire run`` makes and
+    torchrun's store carries; or else by mpiexec or srun, and the ranks are MPI's.  ``timeout`` (seconds)
+    holds for joining and is the default of every call.
 
     >>> init()
     Communicator(rank=0, size=1)
     """
+    return Communicator.of(_driver(comm, timeout), timeout)
+
+
+def _driver(comm: Any, timeout: float) -> Driver:
+    if comm is not None:
+        return _mpi(comm)
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
-        _refuse_other_launchers()
-        return Communicator(Engine(0, 1, Alone()), timeout)
+        return _of_mpiexec()
     rank, size = _integer("RANK"), _integer("WORLD_SIZE")
     if not 0 <= rank < size:
         raise InputError(f"RANK={rank} and WORLD_SIZE={size}: ranks are 0..WORLD_SIZE-1")
     if size == 1:
-        return Communicator(Engine(0, 1, Alone()), timeout)
+        return Engine(0, 1, Alone())
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         master, secret = _from_torchrun(rank, timeout)
     else:
         master, secret = (_text("MASTER_ADDR"), _integer("MASTER_PORT")), _secret()
-    return Communicator(tcp.connect(rank, size, master, secret, timeout), timeout)
+    return tcp.connect(rank, size, master, secret, timeout)
+
+
+def _of_mpiexec() -> Driver:
+    """The ranks of mpiexec or srun, if there are several."""
+    said = next((name for name in _LAUNCHED if os.environ.get(name, "1") != "1"), None)
+    if said is None:
+        return Engine(0, 1, Alone())
+    driver = _mpi(None)
+    if driver.size != _integer(said):
+        raise InputError(
+            f"{said}={os.environ[said]}, but MPI has {driver.size} rank: the launcher belongs to another MPI "
+            "than mpi4py. Use the mpiexec of the MPI that mpi4py loads (with srun: --mpi=pmi2 or pmix), or "
+            f"set {', '.join(_JOB)} for TCP"
+        )
+    return driver
+
+
+def _mpi(comm: Any) -> Driver:
+    from sparsewire.drivers import mpi  # importing it starts MPI
+
+    return mpi.connect(comm)
 
 
 def _from_torchrun(rank: int, timeout: float) -> tuple[tuple[str, int] | socket.socket, str]:
@@ -71,16 +103,6 @@ def _secret() -> str:
             "with another launcher, give every rank the same random text"
         )
     return secret
-
-
-def _refuse_other_launchers() -> None:
-    """Rather than let each of several processes believe that it is alone."""
-    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"):
-        if os.environ.get(name, "1") != "1":
-            raise InputError(
-                f"{name}={os.environ[name]}: this process was started by mpiexec, which does not set "
-                f"{', '.join(_JOB)}; start it with `sparsewire run -n {os.environ[name]}`, or set them"
-            )
 
 
 def _text(name: str) -> str:

@@ -4,6 +4,7 @@
     ORACLES        what each algorithm of the table must return, in plain dense numpy
     check_driver   the conformance suite: what every driver has to do
     tcp_ranks      all ranks of a TCP mesh as threads of this process
+    mpi_ranks      the ranks of an MPI job
 
 A new driver passes if this returns:
 
@@ -28,7 +29,8 @@ import numpy as np
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.drivers import local, tcp
 from sparsewire.drivers._base import Traffic
-from sparsewire.errors import SparsewireError
+from sparsewire.drivers.engine import Engine
+from sparsewire.errors import InputError, SparsewireError
 from sparsewire.steps import Recv, RecvAny, Send, Steps
 from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, value_dtype
 from sparsewire.wire import Call
@@ -39,6 +41,7 @@ __all__ = [
     "RankErrors",
     "check_driver",
     "dense",
+    "mpi_ranks",
     "run_local",
     "same_bits",
     "tcp_ranks",
@@ -49,7 +52,7 @@ T = TypeVar("T")
 MakeScript: TypeAlias = Callable[[int, int], Steps[Any]]
 RunRanks: TypeAlias = Callable[[MakeScript, int], list[Any]]
 
-SIZES = (1, 2, 3, 5)
+SIZES = (1, 2, 3, 4, 5)
 
 
 def run_local(
@@ -86,21 +89,25 @@ def _exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.longdouble if dtype.itemsize == 8 else np.float64)
 
 
-def _dense_sum(inputs: Sequence[SparseVector]) -> Array:
-    total = np.zeros(inputs[0].length, _exact_dtype(inputs[0].dtype))
+def _reduced(inputs: Sequence[SparseVector], op: str = "sum") -> Array:
+    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[op]
+    total = dense(inputs[0])
     with np.errstate(invalid="ignore", over="ignore"):
-        for vector in inputs:
-            total = total + dense(vector)
+        for vector in inputs[1:]:
+            total = combine(total, dense(vector))
     return total
 
 
 # What every rank must hold in the end, as a dense array in a wider type; same keys as ALGORITHMS.
-ORACLES: dict[str, Callable[[Sequence[SparseVector]], Array]] = {
-    "allgather_sum": _dense_sum,
-    "recursive_doubling": _dense_sum,
-    "split_allgather": _dense_sum,
-    "dense_ring": _dense_sum,
-    "dense_halving_doubling": _dense_sum,
+ORACLES: dict[str, Callable[..., Array]] = {
+    "allgather_sum": _reduced,
+    "recursive_doubling": _reduced,
+    "split_allgather": _reduced,
+    "balanced": _reduced,
+    "sparse_ring": _reduced,
+    "hybrid": _reduced,
+    "dense_ring": _reduced,
+    "dense_halving_doubling": _reduced,
 }
 
 
@@ -125,14 +132,14 @@ def _bits(vector: SparseVector) -> tuple[Any, ...]:
 # -- drivers -------------------------------------------------------------------------------------
 
 
-def check_driver(run_ranks: RunRanks) -> None:
-    """Raise if a driver breaks the contract of ``steps``.
+def check_driver(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
+    """Raise if a driver breaks the contract of ``steps`` in a group of one of these sizes.
 
     ``run_ranks(make_script, size)`` runs ``make_script(rank, size)`` on every rank and returns the results
     in rank order.  If any rank raises it has to raise too, once every rank has ended.
     """
     for check in DRIVER_CHECKS:
-        check(run_ranks)
+        check(run_ranks, sizes)
 
 
 class RankErrors(SparsewireError):  # noqa: N818  (a collection of errors)
@@ -152,7 +159,7 @@ def tcp_ranks(make_script: MakeScript, size: int, timeout: float = 60.0) -> list
     >>> tcp_ranks(swap, 2)
     [1, 0]
     """
-    drivers: list[tcp.TcpDriver] = []
+    drivers: list[Engine] = []
     results: dict[int, Any] = {}
     errors: dict[int, BaseException] = {}
     secret = secrets.token_hex(16)
@@ -176,6 +183,35 @@ def tcp_ranks(make_script: MakeScript, size: int, timeout: float = 60.0) -> list
     if errors:
         raise RankErrors(errors)
     return [results[rank] for rank in range(size)]
+
+
+def mpi_ranks(comm: Any, timeout: float = 60.0) -> RunRanks:
+    """Runs scripts on the first ranks of an mpi4py communicator.
+
+    All ranks of ``comm`` call it, and what it returns, together; all get every result or raise the same.
+    """
+    from sparsewire.drivers import mpi
+
+    def run_ranks(make_script: MakeScript, size: int) -> list[Any]:
+        if size > comm.size:
+            raise InputError(f"{size} ranks of a communicator that has {comm.size}")
+        group = comm.Split(int(comm.rank >= size), comm.rank)
+        driver = mpi.connect(group)
+        result: Any = None
+        error: Exception | None = None
+        try:
+            if comm.rank < size:
+                result, _ = driver.run(make_script(comm.rank, size), Call(), timeout)
+        except Exception as raised:
+            error = raised
+        outcomes = comm.allgather((result, error))[:size]
+        driver.close()
+        group.Free()
+        if errors := {rank: error for rank, (_, error) in enumerate(outcomes) if error is not None}:
+            raise RankErrors(errors)
+        return [result for result, _ in outcomes]
+
+    return run_ranks
 
 
 @contextlib.contextmanager
@@ -202,7 +238,11 @@ def _others(rank: int, size: int) -> list[int]:
     return [peer for peer in range(size) if peer != rank]
 
 
-def check_a_script_without_peers_ends(run_ranks: RunRanks) -> None:
+def _with_peers(sizes: Sequence[int]) -> list[int]:
+    return [size for size in sizes if size > 1]
+
+
+def check_a_script_without_peers_ends(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """A round may be empty, and so may a script."""
 
     def script(rank: int, size: int) -> Steps[int]:
@@ -210,11 +250,11 @@ def check_a_script_without_peers_ends(run_ranks: RunRanks) -> None:
         assert received == []
         return 10 * size + rank
 
-    for size in SIZES:
+    for size in sizes:
         assert run_ranks(script, size) == [10 * size + rank for rank in range(size)]
 
 
-def check_messages_keep_their_order(run_ranks: RunRanks) -> None:
+def check_messages_keep_their_order(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """Between two ranks, within a round and from round to round, in both directions."""
     count = 12
 
@@ -227,13 +267,13 @@ def check_messages_keep_their_order(run_ranks: RunRanks) -> None:
             seen.append([_value(piece) for piece in pieces])
         return seen
 
-    for size in SIZES:
+    for size in sizes:
         for seen in run_ranks(script, size):
             for turn, numbers in enumerate(seen):
                 assert numbers == [turn * count + i for _ in range(size - 1) for i in range(count)]
 
 
-def check_early_messages_wait(run_ranks: RunRanks) -> None:
+def check_early_messages_wait(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """A message that arrives before its round is kept for it, and other ranks' do not overtake it."""
 
     def script(rank: int, size: int) -> Steps[list[int]]:
@@ -247,11 +287,11 @@ def check_early_messages_wait(run_ranks: RunRanks) -> None:
                 seen.append(_value(piece) - (100 * peer + i))
         return seen
 
-    for size in SIZES[1:]:
+    for size in _with_peers(sizes):
         assert run_ranks(script, size)[0] == [0] * (4 * (size - 1))
 
 
-def check_everybody_to_everybody(run_ranks: RunRanks) -> None:
+def check_everybody_to_everybody(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """Payloads come in the order in which the receives are listed, whoever is first."""
 
     def script(rank: int, size: int) -> Steps[list[int]]:
@@ -268,11 +308,11 @@ def check_everybody_to_everybody(run_ranks: RunRanks) -> None:
             ]
         return total
 
-    for size in SIZES:
+    for size in sizes:
         assert run_ranks(script, size) == [[0] * (4 * (size - 1))] * size
 
 
-def check_one_sided_rounds(run_ranks: RunRanks) -> None:
+def check_one_sided_rounds(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """A chain: each rank only receives, then only sends."""
 
     def script(rank: int, size: int) -> Steps[int]:
@@ -284,11 +324,11 @@ def check_one_sided_rounds(run_ranks: RunRanks) -> None:
             yield [Send(rank + 1, _number(token))]
         return token
 
-    for size in SIZES:
+    for size in sizes:
         assert run_ranks(script, size) == [3**rank for rank in range(size)]
 
 
-def check_receive_from_anybody(run_ranks: RunRanks) -> None:
+def check_receive_from_anybody(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """Rank 0 serves whoever speaks first, and each rank's own messages stay in order."""
     count = 5
 
@@ -306,13 +346,13 @@ def check_receive_from_anybody(run_ranks: RunRanks) -> None:
             yield [Send(source, _number(1000 * source + _value(piece)))]
         return heard
 
-    for size in SIZES:
+    for size in sizes:
         heard, *answers = run_ranks(script, size)
         assert heard == {peer: list(range(count)) for peer in range(1, size)}
         assert answers == [[1000 * peer + i for i in range(count)] for peer in range(1, size)]
 
 
-def check_every_kind_of_payload(run_ranks: RunRanks) -> None:
+def check_every_kind_of_payload(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """What is sent arrives with the same bits, range, form and index width."""
     payloads = _payloads()
 
@@ -326,7 +366,7 @@ def check_every_kind_of_payload(run_ranks: RunRanks) -> None:
             alike.append(len(wanted) == len(pieces) and all(map(same_bits, wanted, pieces)))
         return alike
 
-    for size in SIZES[1:]:
+    for size in _with_peers(sizes):
         for alike in run_ranks(script, size):
             assert all(alike), f"changed on the way: {[payloads[i] for i, ok in enumerate(alike) if not ok]}"
 
@@ -357,7 +397,7 @@ def _payloads() -> list[SparseVector | list[SparseVector]]:
     return [*payloads, SparseVector.from_dense(odd), SparseVector(9, range(6), odd)]
 
 
-def check_large_payloads_cross(run_ranks: RunRanks) -> None:
+def check_large_payloads_cross(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """Several MB in all directions at once: nobody may wait to read until its own is written."""
     count = 2**20
 
@@ -367,11 +407,11 @@ def check_large_payloads_cross(run_ranks: RunRanks) -> None:
         pieces = yield [Send(peer, mine) for peer in peers] + [Recv(peer) for peer in peers]
         return [bool((p.values == peer).all()) for peer, p in zip(peers, pieces, strict=True)]
 
-    for size in (2, 3):
+    for size in [size for size in sizes if size in (2, 3)]:
         assert run_ranks(script, size) == [[True] * (size - 1)] * size
 
 
-def check_received_payloads_are_kept(run_ranks: RunRanks) -> None:
+def check_received_payloads_are_kept(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """A payload is a value: later messages do not change it."""
 
     def script(rank: int, size: int) -> Steps[list[int]]:
@@ -381,11 +421,11 @@ def check_received_payloads_are_kept(run_ranks: RunRanks) -> None:
             pieces += got
         return [_value(piece) for piece in pieces]
 
-    for size in SIZES[1:]:
+    for size in _with_peers(sizes):
         assert run_ranks(script, size) == [list(range(50))] * size
 
 
-def check_a_failing_script_fails_every_rank(run_ranks: RunRanks) -> None:
+def check_a_failing_script_fails_every_rank(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """One rank's script raises while the others wait for it: all end, none hangs."""
 
     def script(rank: int, size: int) -> Steps[None]:
@@ -396,18 +436,22 @@ def check_a_failing_script_fails_every_rank(run_ranks: RunRanks) -> None:
             raise ZeroDivisionError("on purpose, in a test")
         yield [Recv(size - 1)]
 
-    for size in SIZES:
+    for size in sizes:
         _assert_raises(run_ranks, script, size, "a script raised")
 
 
-def check_nonsense_peers_are_refused(run_ranks: RunRanks) -> None:
+def check_nonsense_peers_are_refused(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """Sending to oneself or to a rank that does not exist is an error."""
-    for nonsense in (0, 7, -1):
 
-        def script(rank: int, size: int, peer: int = nonsense) -> Steps[None]:
-            yield [Send(peer, _number(0))] if rank == 0 else [Recv(0)]
+    def check(size: int, nonsense: int) -> None:
+        def script(rank: int, size: int) -> Steps[None]:
+            yield [Send(nonsense, _number(0))] if rank == 0 else [Recv(0)]
 
-        _assert_raises(run_ranks, script, 3, f"rank 0 of 3 sent to rank {nonsense}")
+        _assert_raises(run_ranks, script, size, f"rank 0 of {size} sent to rank {nonsense}")
+
+    for size in sizes:
+        for nonsense in (0, size, -1):
+            check(size, nonsense)
 
 
 def _assert_raises(run_ranks: RunRanks, script: MakeScript, size: int, what: str) -> None:
@@ -418,7 +462,7 @@ def _assert_raises(run_ranks: RunRanks, script: MakeScript, size: int, what: str
     raise AssertionError(f"{what}, and run_ranks did not raise")
 
 
-def check_every_algorithm_agrees(run_ranks: RunRanks) -> None:
+def check_every_algorithm_agrees(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """The right sum, and the same bits on every rank and in a second run, for the whole table."""
     length = 60
 
@@ -437,11 +481,11 @@ def check_every_algorithm_agrees(run_ranks: RunRanks) -> None:
         assert np.array_equal(dense(first), ORACLES[name](inputs)), f"{name}: wrong sum"
 
     for name in ALGORITHMS:
-        for size in SIZES:
+        for size in sizes:
             check(name, size)
 
 
-DRIVER_CHECKS: tuple[Callable[[RunRanks], None], ...] = (
+DRIVER_CHECKS: tuple[Callable[[RunRanks, Sequence[int]], None], ...] = (
     check_a_script_without_peers_ends,
     check_messages_keep_their_order,
     check_early_messages_wait,

@@ -9,24 +9,28 @@ A vector is a value: nothing here writes to arrays it was given, and neither sho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire import kernels, memory
+from sparsewire import kernels, memory, work
 from sparsewire.errors import InputError, MissingExtraError
 
 __all__ = [
+    "MAX",
+    "MIN",
+    "REDUCTIONS",
+    "SUM",
     "VALUE_DTYPES",
     "Array",
     "RangeSums",
+    "Reduction",
     "SparseVector",
     "concat",
-    "dense_sum",
     "index_dtype",
-    "merge_sum",
     "value_dtype",
 ]
 
@@ -172,6 +176,7 @@ class SparseVector:
         """The range as a plain array; a dense vector's own array, not a copy."""
         if self.indices is None:
             return self.values
+        work.count(entries=self.nnz, values=self.span)
         dense = np.zeros(self.span, self.dtype)
         kernels.scatter(dense, self.indices, self.values, offset=self.start)
         return dense
@@ -186,6 +191,7 @@ class SparseVector:
         """The same numbers, stored as entries; zeros of a dense vector are not entries."""
         if not self.is_dense:
             return self
+        work.count(values=self.span)
         indices, values = kernels.dense_to_sparse(
             self.values, offset=self.start, index_dtype=index_dtype(self.length)
         )
@@ -223,39 +229,71 @@ def index_dtype(length: int) -> np.dtype[Any]:
     return np.dtype(np.uint32 if length <= 2**32 else np.uint64)
 
 
-def merge_sum(pieces: Sequence[SparseVector], out: tuple[Array, Array] | None = None) -> SparseVector:
-    """The sum of pieces of one range, each index added up in the order given; stored as is smaller.
+@dataclass(frozen=True)
+class Reduction:
+    """How the values that vectors have at one index become one value.
 
-    The sum of the entry counts bounds the result.  Only where that bound says that entries might need
-    more room than the range itself, the sum is formed densely, and it returns to entries if few remain.
-    ``out`` is where entries may be written to.
+    A vector is what its dense form says: for the maximum and the minimum, an absent entry counts as zero.  If
+    they are zero they may be entries all the same, and are 0.0, never -0.0.
+
+    >>> low = SparseVector(4, [1, 2], np.array([-3.0, 5.0]))
+    >>> MAX.merge([low, SparseVector.empty(4, "float64")]).to_dense()
+    array([0., 0., 5., 0.])
     """
-    first = pieces[0]
-    if len(pieces) == 1:
-        return first
-    entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
-    room = first.span * first.dtype.itemsize
-    if len(entries) < len(pieces) or sum(piece.nbytes for piece in pieces) > room:
-        return dense_sum(pieces).smaller()
-    indices, values = kernels.merge_sum(entries, out)
-    return SparseVector.piece(first.length, first.start, first.stop, indices, values)
+
+    name: str
+    merge_entries: Callable[[Sequence[kernels.Entries], kernels.Entries | None], kernels.Entries]
+    combine: np.ufunc
+    absent_is_neutral: bool
+
+    def merge(self, pieces: Sequence[SparseVector], out: kernels.Entries | None = None) -> SparseVector:
+        """Pieces of one range as one, each index reduced in the order given; stored as is smaller.
+
+        The sum of the entry counts bounds the result.  Only where that bound says that entries might need
+        more room than the range itself, it is formed densely, and it returns to entries if few remain.
+        ``out`` is where entries may be written to.
+        """
+        first = pieces[0]
+        if len(pieces) == 1:
+            return first
+        entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
+        room = first.span * first.dtype.itemsize
+        if len(entries) < len(pieces) or sum(piece.nbytes for piece in pieces) > room:
+            return self.dense(pieces).smaller()
+        work.count(entries=sum(piece.nnz for piece in pieces))
+        indices, values = self.merge_entries(entries, out)
+        return SparseVector.piece(first.length, first.start, first.stop, indices, values)
+
+    def dense(self, pieces: Sequence[SparseVector]) -> SparseVector:
+        """Pieces of one range as one, stored densely; half types are added up in float32."""
+        first = pieces[0]
+        total = memory.empty(first.span, _accumulator(first.dtype))
+        work.count(values=first.span)
+        total[:] = 0 if first.indices is not None else first.values
+        with np.errstate(over="ignore", invalid="ignore"):  # sums that overflow, and inf - inf, are values
+            if first.indices is not None:
+                _scatter(kernels.scatter, total, first)
+            for piece in pieces[1:]:
+                if piece.indices is not None and self.absent_is_neutral:
+                    _scatter(kernels.scatter_add, total, piece)
+                else:
+                    work.count(values=piece.span)
+                    self.combine(total, piece.to_dense().astype(total.dtype, copy=False), out=total)
+            if not self.absent_is_neutral:
+                total += 0  # -0.0 becomes 0.0
+            total = total.astype(first.dtype, copy=False)
+        return SparseVector.piece(first.length, first.start, first.stop, None, total)
 
 
-def dense_sum(pieces: Sequence[SparseVector]) -> SparseVector:
-    """The sum of pieces of one range, stored densely; half types are added up in float32."""
-    first = pieces[0]
-    wide = _accumulator(first.dtype)
-    total = memory.empty(first.span, wide)
-    total[:] = first.to_dense()
-    with np.errstate(over="ignore", invalid="ignore"):  # sums that overflow, and inf - inf, are values
-        for piece in pieces[1:]:
-            values = piece.values.astype(wide, copy=False)
-            if piece.indices is None:
-                total += values
-            else:
-                kernels.scatter_add(total, piece.indices, values, offset=piece.start)
-        total = total.astype(first.dtype, copy=False)
-    return SparseVector.piece(first.length, first.start, first.stop, None, total)
+def _scatter(kernel: Callable[..., None], dense: Array, piece: SparseVector) -> None:
+    work.count(entries=piece.nnz)
+    kernel(dense, piece.indices, piece.values.astype(dense.dtype, copy=False), offset=piece.start)
+
+
+SUM = Reduction("sum", kernels.merge_sum, np.add, absent_is_neutral=True)
+MAX = Reduction("max", kernels.merge_max, np.maximum, absent_is_neutral=False)
+MIN = Reduction("min", kernels.merge_min, np.minimum, absent_is_neutral=False)
+REDUCTIONS = {op.name: op for op in (SUM, MAX, MIN)}
 
 
 def concat(pieces: Sequence[SparseVector]) -> SparseVector:
@@ -271,9 +309,11 @@ def concat(pieces: Sequence[SparseVector]) -> SparseVector:
     if any(piece.is_dense for piece in pieces):
         room = (last.stop - first.start) * first.dtype.itemsize
         if all(piece.is_dense for piece in pieces) or sum(map(_entry_bytes, pieces)) >= room:
+            work.count(values=last.stop - first.start)
             dense = _joined([piece.to_dense() for piece in pieces])
             return SparseVector.piece(first.length, first.start, last.stop, None, dense)
         pieces = [piece.as_sparse() for piece in pieces]
+    work.count(values=sum(piece.nnz for piece in pieces))
     indices = _joined([piece.indices for piece in pieces if piece.indices is not None])
     values = _joined([piece.values for piece in pieces])
     return SparseVector.piece(first.length, first.start, last.stop, indices, values)
@@ -290,7 +330,8 @@ class RangeSums:
     array([0., 2., 0., 0., 0., 2., 0., 0.])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, op: Reduction = SUM) -> None:
+        self._op = op
         self._sums: list[SparseVector] = []
         self._indices: Array = np.empty(0, np.uint32)
         self._values: Array = np.empty(0, np.float32)
@@ -300,10 +341,10 @@ class RangeSums:
     def add(self, pieces: Sequence[SparseVector]) -> None:
         """Append the sum of the pieces of the next range."""
         if self._apart:
-            self._sums.append(merge_sum(pieces))
+            self._sums.append(self._op.merge(pieces))
             return
         self._make_room(sum(piece.nnz for piece in pieces), pieces[0])
-        total = merge_sum(pieces, (self._indices[self._used :], self._values[self._used :]))
+        total = self._op.merge(pieces, (self._indices[self._used :], self._values[self._used :]))
         self._sums.append(total)
         self._used += total.nnz
         self._apart = total.nnz > 0 and not np.may_share_memory(total.values, self._values)
@@ -337,7 +378,10 @@ def _joined(arrays: Sequence[Array]) -> Array:
 
 def _entry_bytes(piece: SparseVector) -> int:
     """Bytes of the piece if it were stored as entries."""
-    nnz = int(np.count_nonzero(piece.values)) if piece.is_dense else piece.nnz
+    nnz = piece.nnz
+    if piece.is_dense:
+        work.count(values=piece.span)
+        nnz = int(np.count_nonzero(piece.values))
     return nnz * (index_dtype(piece.length).itemsize + piece.dtype.itemsize)
 
 

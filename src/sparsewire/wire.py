@@ -17,6 +17,7 @@ Every field is checked before it is used: any bytes decode to a message or raise
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import zlib
@@ -39,9 +40,10 @@ SINGLE, LISTED = 0, 1  # is the payload one piece, or a list of which this is on
 
 # magic, version, format, dtype, listed | collective number | the call's fingerprint
 # | length, start, stop, nnz | checksum of what follows the header | frames still to come | CRC-32 of the rest
-_HEADER = struct.Struct("<4sBBBB Q 40s QQQQ Q I I")
+_HEADER = struct.Struct("<4sBBBB Q 40s QQQQ Q I")
+_CRC = struct.Struct("<I")
 _CALL = struct.Struct("<BBBxIQ24s")
-HEADER_BYTES = _HEADER.size
+HEADER_BYTES = _HEADER.size + _CRC.size
 
 OPERATIONS = (
     "none",
@@ -53,7 +55,7 @@ OPERATIONS = (
     "reduce",
     "barrier",
 )
-OPS = ("none", "sum", "avg")
+OPS = ("none", "sum", "avg", "max", "min")
 _DTYPES = ("none", *VALUE_DTYPES)
 
 
@@ -108,8 +110,8 @@ class Abort:
 
     def to_json(self) -> bytes:
         known = next(c.__name__ for c in type(self.error).__mro__ if c.__name__ in errors.__all__)
-        text = {"error": known, "message": str(self.error), "waiting": self.waiting}
-        return json.dumps(text).encode()
+        text = json.dumps({"error": known, "message": str(self.error), "waiting": self.waiting}).encode()
+        return text.ljust(_round_up(len(text), 8))  # a message is a whole number of 8-byte words
 
     @classmethod
     def from_json(cls, data: bytes) -> Abort:
@@ -135,43 +137,53 @@ def size(payload: Payload) -> int:
     """Exactly how many bytes ``encode`` makes of it."""
     if isinstance(payload, Abort):
         return HEADER_BYTES + len(payload.to_json())
-    pieces = payload if isinstance(payload, list) else [payload]
-    return sum(HEADER_BYTES + sum(_round_up(part.nbytes, 8) for part in _parts(piece)) for piece in pieces)
+    if isinstance(payload, list):
+        return sum(map(size, payload))
+    indices = 0 if payload.indices is None else _round_up(payload.indices.nbytes, 8)
+    return HEADER_BYTES + indices + _round_up(payload.values.nbytes, 8)
 
 
 def encode(payload: Payload, envelope: Envelope) -> list[Any]:
     """The message as buffers to be written one after the other; the arrays are not copied."""
+    if isinstance(payload, SparseVector):
+        return _frame(payload, SINGLE, envelope, 0)
     if isinstance(payload, Abort):
         text = np.frombuffer(payload.to_json(), np.uint8)
         return [
             _header(ABORT, 0, SINGLE, envelope, (len(text), 0, len(text), len(text)), [text], 0),
             text.data,
         ]
-    pieces = payload if isinstance(payload, list) else [payload]
-    listed = LISTED if isinstance(payload, list) else SINGLE
-    if not pieces:
+    if not payload:
         raise ValueError("a list without pieces cannot be sent; send an empty vector instead")
     buffers: list[Any] = []
-    for following, piece in zip(reversed(range(len(pieces))), pieces, strict=True):
-        buffers += _frame(piece, listed, envelope, following)
+    for following, piece in zip(reversed(range(len(payload))), payload, strict=True):
+        buffers += _frame(piece, LISTED, envelope, following)
     return buffers
 
 
 def _frame(piece: SparseVector, listed: int, envelope: Envelope, following: int) -> list[Any]:
-    form, parts = (DENSE if piece.is_dense else COO), _parts(piece)
-    shape = (piece.length, piece.start, piece.stop, piece.nnz)
-    header = _header(form, _DTYPES.index(piece.dtype.name), listed, envelope, shape, parts, following)
-    buffers: list[Any] = [header]
+    indices, values = piece.indices, piece.values
+    form, parts = (DENSE, [values]) if indices is None else (COO, [indices, values])
+    shape = (piece.length, piece.start, piece.stop, len(values))
+    buffers: list[Any] = [_header(form, _dtype_code(values.dtype), listed, envelope, shape, parts, following)]
     for part in parts:
-        if part.nbytes:
-            buffers.append(_as_bytes(part).data)
-        if part.nbytes % 8:
-            buffers.append(bytes(-part.nbytes % 8))
+        nbytes = part.nbytes
+        if nbytes:
+            buffers.append(part.view(np.uint8).data)
+        if nbytes % 8:
+            buffers.append(bytes(-nbytes % 8))
     return buffers
 
 
-def _parts(piece: SparseVector) -> list[Array]:
-    return [piece.values] if piece.indices is None else [piece.indices, piece.values]
+@functools.cache  # to ask a dtype for its name takes numpy microseconds
+def _dtype_code(dtype: np.dtype[Any]) -> int:
+    return _DTYPES.index(dtype.name)
+
+
+@functools.cache
+def _dtype(code: int) -> np.dtype[Any]:
+    """Of values; of the text of an abort."""
+    return value_dtype(_DTYPES[code]) if code else np.dtype(np.uint8)
 
 
 def _header(
@@ -185,55 +197,62 @@ def _header(
 ) -> bytes:
     checksum = 0
     for part in parts:
-        checksum = kernels.checksum(_as_bytes(part), checksum)
-    fields = (MAGIC, VERSION, form, dtype, listed, *envelope, *shape, checksum, following)
-    return _HEADER.pack(*fields, _crc(_HEADER.pack(*fields, 0)))
+        checksum = kernels.checksum(part, checksum)
+    fields = _HEADER.pack(MAGIC, VERSION, form, dtype, listed, *envelope, *shape, checksum, following)
+    return fields + _CRC.pack(zlib.crc32(fields))
 
 
-def _crc(header: bytes | bytearray) -> int:
-    return zlib.crc32(memoryview(header)[: HEADER_BYTES - 4])
+def decode(data: Any) -> Message:
+    """The one message that a buffer holds; its arrays are views of the buffer."""
+    source = np.frombuffer(data, np.uint8)
+    reader, at = _Reader(), 0
+    while not reader.done:
+        frame = reader.header(source[at : at + HEADER_BYTES].tobytes())
+        at += HEADER_BYTES + frame.payload_bytes
+        if at > len(source):
+            raise WireError(f"the message ends {at - len(source)} bytes early")
+        reader.payload(source[at - frame.payload_bytes : at])
+    if at < len(source):
+        raise WireError(f"{len(source) - at} bytes follow the message")
+    return reader.message()
 
 
-def decode(data: bytes) -> Message:
-    """The one message that ``data`` is."""
-    source = memoryview(data)
-    reader = read_message(max_bytes=len(source))
-    try:
-        wanted = next(reader)
-        while True:
-            if len(wanted) > len(source):
-                raise WireError(f"the message ends {len(wanted) - len(source)} bytes early")
-            wanted[:], source = source[: len(wanted)], source[len(wanted) :]
-            wanted = next(reader)
-    except StopIteration as end:
-        if len(source):
-            raise WireError(f"{len(source)} bytes follow the message") from None
-        message: Message = end.value
-        return message
-
-
-def read_message(max_bytes: int = 2**62) -> Generator[memoryview, None, Message]:
-    """Yields one buffer after the other to be filled completely; returns the message.
-
-    ``max_bytes`` bounds what a header may make this rank allocate.
-    """
-    pieces: list[Any] = []
-    before: _Header | None = None
-    while True:
+def read_message() -> Generator[memoryview, None, Message]:
+    """Yields one buffer after the other to be filled completely; returns the message."""
+    reader = _Reader()
+    while not reader.done:
         header = bytearray(HEADER_BYTES)
         yield memoryview(header)
-        frame = _Header.parse(header)
-        if before and frame.place_in_message != (before.envelope, LISTED, before.following - 1):
-            raise WireError(f"{before.following} frames of a list should follow, and another frame came")
-        before = frame
-        if frame.payload_bytes > max_bytes:
-            raise WireError(f"a frame of {frame.payload_bytes:,} bytes, where at most {max_bytes:,} can come")
-        payload = _allocate(frame.payload_bytes)
+        payload = _allocate(reader.header(header).payload_bytes)
         if len(payload):
             yield payload.data
-        pieces.append(frame.piece(payload))
-        if not frame.following:
-            return Message(frame.envelope, pieces if frame.listed else pieces[0])
+        reader.payload(payload)
+    return reader.message()
+
+
+class _Reader:
+    """Puts a message together, frame after frame."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._frame: _Header | None = None
+        self._pieces: list[Any] = []
+
+    def header(self, data: bytes | bytearray) -> _Header:
+        before, frame = self._frame, _Header.parse(data)
+        if before and frame.place_in_message != (before.envelope, LISTED, before.following - 1):
+            raise WireError(f"{before.following} frames of a list should follow, and another frame came")
+        self._frame = frame
+        return frame
+
+    def payload(self, data: Array) -> None:
+        assert self._frame is not None
+        self._pieces.append(self._frame.piece(data))
+        self.done = not self._frame.following
+
+    def message(self) -> Message:
+        assert self._frame is not None
+        return Message(self._frame.envelope, self._pieces if self._frame.listed else self._pieces[0])
 
 
 class _Header(NamedTuple):
@@ -247,17 +266,23 @@ class _Header(NamedTuple):
     nnz: int
     checksum: int
     following: int
+    index_dtype: np.dtype[Any]
+    index_bytes: int
+    payload_bytes: int
 
     @classmethod
-    def parse(cls, data: bytearray) -> _Header:
-        magic, version, form, dtype, listed, number, call, *shape, checksum, following, crc = _HEADER.unpack(
-            data
+    def parse(cls, data: bytes | bytearray) -> _Header:
+        if len(data) != HEADER_BYTES:
+            raise WireError(f"the message ends {HEADER_BYTES - len(data)} bytes early")
+        fields = data[: -_CRC.size]
+        magic, version, form, dtype, listed, number, call, *shape, checksum, following = _HEADER.unpack(
+            fields
         )
         if magic != MAGIC:
             raise WireError(f"a frame starts with {MAGIC!r}, not with {magic!r}")
         if version != VERSION:
             raise WireError(f"wire format version {version}; this library speaks version {VERSION}")
-        if crc != _crc(data):
+        if zlib.crc32(fields) != _CRC.unpack_from(data, len(fields))[0]:
             raise WireError("the frame's header is corrupted: its checksum is wrong")
         length, start, stop, nnz = shape
         if (
@@ -271,21 +296,16 @@ class _Header(NamedTuple):
             raise WireError(f"format {form} cannot have dtype {dtype} and list flag {listed}")
         if not start <= stop <= length < 2**63 or nnz > stop - start or (form != COO and nnz != stop - start):
             raise WireError(f"{nnz} entries in [{start}, {stop}) of {length} in format {form} is impossible")
-        kind = np.dtype(np.uint8) if form == ABORT else value_dtype(_DTYPES[dtype])
-        return cls(form, kind, listed, Envelope(number, call), length, start, stop, nnz, checksum, following)
+        kind = _dtype(dtype)
+        index = index_dtype(length)
+        index_bytes = nnz * index.itemsize if form == COO else 0
+        nbytes = _round_up(index_bytes, 8) + _round_up(nnz * kind.itemsize, 1 if form == ABORT else 8)
+        envelope, layout = Envelope(number, call), (index, index_bytes, nbytes)
+        return cls(form, kind, listed, envelope, length, start, stop, nnz, checksum, following, *layout)
 
     @property
     def place_in_message(self) -> tuple[Envelope, int, int]:
         return self.envelope, self.listed, self.following
-
-    @property
-    def index_bytes(self) -> int:
-        return self.nnz * index_dtype(self.length).itemsize if self.form == COO else 0
-
-    @property
-    def payload_bytes(self) -> int:
-        padding = 1 if self.form == ABORT else 8
-        return _round_up(self.index_bytes, 8) + _round_up(self.nnz * self.dtype.itemsize, padding)
 
     def piece(self, payload: Array) -> SparseVector | Abort:
         """The piece whose arrays are views of ``payload``."""
@@ -294,9 +314,9 @@ class _Header(NamedTuple):
         indices = None
         checksum = 0
         if self.form == COO:
-            indices = payload[: self.index_bytes].view(index_dtype(self.length))
-            checksum = kernels.checksum(_as_bytes(indices), checksum)
-        if kernels.checksum(_as_bytes(values), checksum) != self.checksum:
+            indices = payload[: self.index_bytes].view(self.index_dtype)
+            checksum = kernels.checksum(indices, checksum)
+        if kernels.checksum(values, checksum) != self.checksum:
             raise WireError("the frame is corrupted: its checksum is wrong")
         if self.form == ABORT:
             return Abort.from_json(payload.tobytes())
@@ -310,10 +330,6 @@ def _allocate(count: int) -> Array:
         return memory.empty(count, np.uint8)
     except (MemoryError, ValueError):
         raise WireError(f"a frame of {count:,} bytes does not fit into memory") from None
-
-
-def _as_bytes(array: Array) -> Array:
-    return array.view(np.uint8)
 
 
 def _round_up(count: int, unit: int) -> int:

@@ -1,5 +1,7 @@
 """The matrix: every algorithm x number of ranks x dtype x edge shape, against a dense oracle."""
 
+from functools import partial, reduce
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from sparsewire.algorithms import ALGORITHMS, auto, cheapest
 from sparsewire.model import Network, Shape
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
-from sparsewire.vector import VALUE_DTYPES, SparseVector, concat, value_dtype
+from sparsewire.vector import MAX, MIN, SUM, VALUE_DTYPES, SparseVector, concat, value_dtype
 from strategies import (
     EDGE_SHAPES,
     EPSILON,
@@ -26,11 +28,12 @@ SPARSE = [name for name, algorithm in ALGORITHMS.items() if not algorithm.dense]
 SEEDS = st.integers(0, 2**32)
 
 
-def run_twice(name, inputs, seeds=(0, 1)):
+def run_twice(name, inputs, seeds=(0, 1), op=SUM):
     """The result, after checking what holds for any input: all ranks and both runs have the same bits."""
     inputs = [read_only(vector) for vector in inputs]
     before = [vector.values.tobytes() for vector in inputs]
-    runs = [run_local(ALGORITHMS[name].run, inputs, seed) for seed in seeds]
+    run = partial(ALGORITHMS[name].run, op=op)
+    runs = [run_local(run, inputs, seed) for seed in seeds]
     results = [result for results, _ in runs for result in results]
     first = results[0]
     assert all(same_bits(first, result) for result in results), f"{name}: ranks or runs differ"
@@ -53,8 +56,8 @@ def assert_canonical(result, like):
         assert not indices or indices[-1] < result.length
 
 
-def assert_sum(name, inputs, result):
-    expected = ORACLES[name](inputs)
+def assert_sum(name, inputs, result, op=SUM):
+    expected = ORACLES[name](inputs, op.name)
     wrong = np.flatnonzero(dense(result) != expected)
     assert len(wrong) == 0, f"{name}: at {wrong}: {dense(result)[wrong]} instead of {expected[wrong]}"
 
@@ -154,7 +157,7 @@ def test_integers_wrap_around_like_numpy(name, dtype, stored, size):
 @pytest.mark.parametrize("size", [2, 3, 8, 16])
 @pytest.mark.parametrize("density", [0.01, 0.3, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["split_allgather", "allgather_sum"])
+@pytest.mark.parametrize("name", ["split_allgather", "balanced", "allgather_sum"])
 def test_sum_has_the_bits_of_adding_up_in_rank_order(name, dtype, density, size):
     rng = np.random.default_rng(size)
     arrays = [np.where(rng.random(300) < density, rng.normal(size=300), 0).astype(dtype) for _ in range(size)]
@@ -163,6 +166,80 @@ def test_sum_has_the_bits_of_adding_up_in_rank_order(name, dtype, density, size)
     for array in arrays[1:]:
         expected += array
     assert np.array_equal(dense(result), expected)
+
+
+def random_arrays(size, density, dtype):
+    rng = np.random.default_rng(size)
+    return [np.where(rng.random(300) < density, rng.normal(size=300), 0).astype(dtype) for _ in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 4, 16])
+@pytest.mark.parametrize("density", [0.01, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("name", ["recursive_doubling", "hybrid", "dense_halving_doubling"])
+def test_sum_has_the_bits_of_adding_up_neighbours_first(name, density, size):
+    arrays = random_arrays(size, density, "float32")
+    result = run_twice(name, [SparseVector.from_dense(array).smaller() for array in arrays])
+    while len(arrays) > 1:
+        arrays = [left + right for left, right in zip(arrays[::2], arrays[1::2], strict=True)]
+    assert np.array_equal(dense(result), arrays[0])
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("density", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("name", ["sparse_ring", "dense_ring"])
+def test_sum_has_the_bits_of_adding_up_around_the_ring(name, density, size):
+    arrays = random_arrays(size, density, "float32")
+    result = run_twice(name, [SparseVector.from_dense(array).smaller() for array in arrays])
+    for first, where in enumerate(np.array_split(np.arange(300), size)):
+        in_turn = [arrays[(first + step) % size][where] for step in range(size)]
+        assert np.array_equal(dense(result)[where], reduce(np.add, in_turn))
+
+
+# -- maximum and minimum -------------------------------------------------------------------------
+
+
+def signed(inputs):
+    """The same supports with values of both signs, which differ between ranks and between indices."""
+    return [
+        vector.with_values((vector.values * (-1) ** (np.arange(vector.nnz) + r)).astype(vector.dtype))
+        for r, vector in enumerate(inputs)
+    ]
+
+
+each_extreme = pytest.mark.parametrize("op", [MAX, MIN], ids=["max", "min"])
+
+
+@each_extreme
+@pytest.mark.parametrize("shape", EDGE_SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_extreme_is_that_of_the_dense_vectors(name, size, dtype, shape, op):
+    inputs = signed(EDGE_SHAPES[shape](size, dtype))
+    assert_sum(name, inputs, run_twice(name, inputs, op=op), op)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_absent_entry_counts_as_zero_for_max_and_min(name, size):
+    one = SparseVector(8, [2, 5], np.array([-3.0, 3.0]))
+    inputs = [SparseVector.empty(8, "float64")] * (size - 1) + [one]
+    assert dense(run_twice(name, inputs, op=MAX)).tolist() == [0, 0, 0, 0, 0, 3, 0, 0]
+    assert dense(run_twice(name, inputs, op=MIN)).tolist() == [0, 0, -3, 0, 0, 0, 0, 0]
+    assert dense(run_twice(name, [one] * size, op=MAX)).tolist() == [0, 0, -3, 0, 0, 3, 0, 0]
+
+
+@each_extreme
+@pytest.mark.parametrize("dtype", FLOATS)
+@given(data=st.data())
+def test_extremes_of_anything_have_the_same_bits_in_every_algorithm(dtype, op, data):
+    """NaN and -0.0 included: no order of merging makes a difference, and zero is never negative."""
+    inputs = data.draw(rank_vectors(dtype, sizes=st.integers(2, 9), elements=SPECIAL))
+    expected = ORACLES["allgather_sum"](inputs, op.name)
+    for name in ALGORITHMS:
+        result = dense(run_twice(name, inputs, op=op))
+        assert np.array_equal(result, expected, equal_nan=True)
+        assert not np.signbit(result[result == 0]).any()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -224,12 +301,12 @@ def test_auto_gives_the_exact_sum_and_one_name_on_every_rank(shape, size):
 
 @pytest.mark.parametrize("size", [2, 4, 7, 16])
 @pytest.mark.parametrize("nnz", [0, 1, 1000, 2**20])
-def test_cheapest_is_the_exact_algorithm_with_the_lowest_predicted_time(size, nnz):
+def test_cheapest_is_an_exact_algorithm_as_good_as_the_lowest_predicted_time(size, nnz):
     network, shape = Network(), Shape(size, 2**20, nnz)
     seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in ALGORITHMS.items()}
     chosen = cheapest(network, shape)
     assert ALGORITHMS[chosen].exact
-    assert seconds[chosen] == min(seconds.values())
+    assert seconds[chosen] <= 1.05 * min(seconds.values())
 
 
 @pytest.mark.parametrize("size", SIZES)

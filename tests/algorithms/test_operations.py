@@ -1,5 +1,7 @@
 """Allgather, reduce-scatter, broadcast, reduce and barrier: every number of ranks, dtype, shape and root."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from sparsewire.drivers import local, simulator
 from sparsewire.model import Network
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
-from sparsewire.vector import VALUE_DTYPES, SparseVector, concat
+from sparsewire.vector import MAX, MIN, VALUE_DTYPES, SparseVector, concat
 from strategies import EDGE_SHAPES, SIZES, read_only
 
 dense_sum = ORACLES["allgather_sum"]
@@ -64,6 +66,20 @@ def test_reduce_gives_the_sum_to_any_root_and_nothing_to_others(size, shape):
         assert np.array_equal(dense(total), dense_sum(inputs))
         assert results == [None] * (size - 1)
         assert sum(rank.messages_sent for rank in traffic) == size - 1
+
+
+@pytest.mark.parametrize("op", [MAX, MIN], ids=["max", "min"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_reduce_and_reduce_scatter_take_an_operation(size, op):
+    values = [-2, 3, -5, 7]
+    inputs = [
+        SparseVector(40, range(r, 40, 9), np.full(len(range(r, 40, 9)), values[r % 4])) for r in range(size)
+    ]
+    expected = dense_sum(inputs, op.name)
+    scripts = [reduce(rank, size, vector, 0, op) for rank, vector in enumerate(inputs)]
+    assert np.array_equal(dense(local.run(scripts)[0][0]), expected)
+    pieces, _ = run_local(partial(split_reduce, op=op), inputs)
+    assert np.array_equal(dense(concat(pieces)), expected)
 
 
 @pytest.mark.parametrize("late", [0, 1, -1])

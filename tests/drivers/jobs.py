@@ -48,12 +48,36 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 """
 _CODA = """
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-outcome = tried(lambda: main(rank, size))
-with open(os.environ["OUTCOME"] + ".part", "w") as file:
-    json.dump(outcome, file)
-os.replace(os.environ["OUTCOME"] + ".part", os.environ["OUTCOME"])
+def number(*names):
+    return next(int(os.environ[name]) for name in names if name in os.environ)
+
+rank = number("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+size = number("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+path = os.environ["OUTCOME"] = os.environ["OUTCOME"].format(rank=rank)
+
+def write(path, content):
+    with open(path + ".part", "w") as file:
+        json.dump(content, file)
+    os.replace(path + ".part", path)
+
+write(path + ".pid", os.getpid())
+write(path, tried(lambda: main(rank, size)))
 """
+OUTCOME = "outcome-{rank}.json"
+
+
+def source(program: str) -> str:
+    """What a rank executes; the environment says its place, and where to write its OUTCOME."""
+    return _PRELUDE + textwrap.dedent(program) + _CODA
+
+
+def outcome(folder: Path, rank: int, hung: bool) -> dict[str, Any]:
+    """How the rank ended."""
+    path = folder / OUTCOME.format(rank=rank)
+    if path.exists():
+        written: dict[str, Any] = json.loads(path.read_text())
+        return written
+    return {"error": HUNG if hung else DIED, "kinds": [], "message": ""}
 
 
 @dataclass
@@ -73,11 +97,10 @@ class Job:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
             "SPARSEWIRE_SECRET": self.secret,
-            "OUTCOME": str(self._outcome(rank)),
+            "OUTCOME": str(self.folder / OUTCOME),
         }
-        source = _PRELUDE + textwrap.dedent(program) + _CODA
         self.processes[rank] = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", source],
+            [sys.executable, "-W", "ignore", "-c", source(program)],
             env=os.environ | job | environment,
             stdin=subprocess.DEVNULL,
         )
@@ -91,22 +114,13 @@ class Job:
             except subprocess.TimeoutExpired:
                 hung.add(rank)
         self.kill()
-        return [self._read(rank, rank in hung) for rank in sorted(self.processes)]
+        return [outcome(self.folder, rank, rank in hung) for rank in sorted(self.processes)]
 
     def kill(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
             process.wait()
-
-    def _outcome(self, rank: int) -> Path:
-        return self.folder / f"outcome-{rank}.json"
-
-    def _read(self, rank: int, hung: bool) -> dict[str, Any]:
-        if self._outcome(rank).exists():
-            outcome: dict[str, Any] = json.loads(self._outcome(rank).read_text())
-            return outcome
-        return {"error": HUNG if hung else DIED, "kinds": [], "message": ""}
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def test_unknown_algorithm_is_refused_with_the_known_ones(comm, vector):
 
 
 def test_unknown_op_is_refused_with_the_known_ones(comm, vector):
-    with pytest.raises(sw.InputError, match="unknown op 'product'; known are sum, avg"):
+    with pytest.raises(sw.InputError, match="unknown op 'product'; known are sum, max, min, avg"):
         comm.allreduce(vector, op="product")
 
 

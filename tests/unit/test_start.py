@@ -49,8 +49,6 @@ def test_init_of_a_job_of_one_needs_no_address_and_no_secret(environment):
             {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
             "SPARSEWIRE_SECRET is not set",
         ),
-        ({"PMI_SIZE": "4"}, "started by mpiexec"),
-        ({"OMPI_COMM_WORLD_SIZE": "4"}, "sparsewire run -n 4"),
     ],
 )
 def test_init_says_what_is_wrong_with_the_environment(environment, variables, message):

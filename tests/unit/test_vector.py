@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparsewire as sw
-from sparsewire.vector import VALUE_DTYPES, RangeSums, SparseVector, concat, dense_sum, merge_sum, value_dtype
+from sparsewire.vector import (
+    MAX,
+    MIN,
+    REDUCTIONS,
+    SUM,
+    VALUE_DTYPES,
+    RangeSums,
+    SparseVector,
+    concat,
+    value_dtype,
+)
 
 
 def plain(vector):
@@ -222,26 +232,79 @@ def test_pieces_are_views():
 def test_sums_of_any_forms_equal_plain_addition(vectors):
     pieces = [from_numbers(numbers, "float32", dense=dense) for numbers, dense in vectors]
     expected = [sum(column) for column in zip(*(numbers for numbers, _ in vectors), strict=True)]
-    assert plain(merge_sum(pieces)) == expected
-    assert plain(dense_sum(pieces)) == expected
-    assert dense_sum(pieces).is_dense
+    assert plain(SUM.merge(pieces)) == expected
+    assert plain(SUM.dense(pieces)) == expected
+    assert SUM.dense(pieces).is_dense
+
+
+def from_pieces(vectors, dtype="float32"):
+    return [from_numbers(numbers, dtype, dense=dense) for numbers, dense in vectors]
+
+
+COLUMNS = st.integers(0, 40).flatmap(
+    lambda n: st.lists(
+        st.tuples(st.lists(st.sampled_from([-2, -1, 0, 0, 1, 2]), min_size=n, max_size=n), st.booleans()),
+        min_size=2,
+        max_size=6,
+    )
+)
+
+
+@given(COLUMNS, st.sampled_from(VALUE_DTYPES))
+def test_extremes_of_any_forms_are_those_of_the_plain_numbers(vectors, dtype):
+    pieces = from_pieces(vectors, value_dtype(dtype))
+    for op, extreme in ((MAX, max), (MIN, min)):
+        expected = [extreme(column) for column in zip(*(numbers for numbers, _ in vectors), strict=True)]
+        assert plain(op.merge(pieces)) == expected
+        assert plain(op.dense(pieces)) == expected
+
+
+@given(COLUMNS, st.integers(1, 5))
+def test_any_grouping_of_extremes_gives_the_same_numbers(vectors, at):
+    pieces = from_pieces(vectors)
+    at = min(at, len(pieces) - 1)
+    for op in (MAX, MIN):
+        halves = [op.merge(pieces[:at]), op.merge(pieces[at:])]
+        assert plain(op.merge(halves)) == plain(op.merge(pieces)) == plain(op.merge(pieces[::-1]))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("op", [MAX, MIN], ids=["max", "min"])
+def test_a_zero_that_is_an_extreme_is_positive(op, dense):
+    pieces = [SparseVector(64, [3, 9], np.array([-0.0, zero])) for zero in (-0.0, 0.0)]
+    pieces = [p.as_dense() for p in pieces] if dense else pieces
+    for order in (pieces, pieces[::-1]):
+        assert not np.signbit(op.dense(order).values).any()
+        assert not np.signbit(op.merge(order).values).any()
+
+
+def test_nan_wins_whatever_it_is_compared_with():
+    nan = SparseVector(64, [3], np.array([np.nan]))
+    for other in (SparseVector.empty(64, "float64"), SparseVector(64, [3], np.array([np.inf]))):
+        for op in (MAX, MIN):
+            for order in ([nan, other], [other, nan], [nan, other.as_dense()], [other.as_dense(), nan]):
+                assert np.isnan(op.merge(order).to_dense()[3])
+
+
+def test_reductions_are_found_by_name():
+    assert REDUCTIONS == {"sum": SUM, "max": MAX, "min": MIN}
 
 
 def test_merge_sum_of_equal_small_supports_stays_sparse():
     """Four times a fourth of the range: the bound says dense, the union decides."""
     pieces = [SparseVector(400, range(0, 400, 4), np.ones(100, "float32"))] * 4
-    assert not merge_sum(pieces).is_dense
+    assert not SUM.merge(pieces).is_dense
 
 
 def test_merge_sum_turns_dense_where_that_is_smaller():
     pieces = [SparseVector(400, range(start, 400, 4), np.ones(100, "float32")) for start in range(4)]
-    assert merge_sum(pieces).is_dense
+    assert SUM.merge(pieces).is_dense
 
 
 def test_merge_sum_keeps_entries_that_cancel_while_stored_as_entries():
     a = SparseVector(100, [3], np.array([1.0]))
     b = SparseVector(100, [3], np.array([-1.0]))
-    assert merge_sum([a, b]).indices.tolist() == [3]
+    assert SUM.merge([a, b]).indices.tolist() == [3]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -252,7 +315,7 @@ def test_halves_are_added_in_float32_and_rounded_once(dtype, dense):
     numbers = [big, 1, 1, 1, 1]
     pieces = [SparseVector(8, [5], np.array([n]).astype(value_dtype(dtype))) for n in numbers]
     pieces = [p.as_dense() for p in pieces] if dense else pieces
-    assert float(merge_sum(pieces).to_dense()[5]) == big + 4
+    assert float(SUM.merge(pieces).to_dense()[5]) == big + 4
 
 
 @given(
@@ -301,8 +364,8 @@ def test_range_sums_let_go_of_room_that_equal_supports_left_empty():
 
 def test_sums_do_not_write_to_their_arguments():
     pieces = [SparseVector.from_dense(np.ones(4)) for _ in range(3)]
-    merge_sum(pieces)
-    dense_sum(pieces)
+    SUM.merge(pieces)
+    SUM.dense(pieces)
     assert all((p.values == 1).all() for p in pieces)
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from sparsewire.model import Round
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
+from sparsewire.work import Work
 
 __all__ = [
     "allgather",
-    "allgather_rounds",
+    "alltoall",
     "doublings",
     "folded",
     "folded_rounds",
     "in_rank_order",
     "others",
+    "ring",
     "segment_count",
 ]
 
@@ -51,13 +53,37 @@ def allgather(rank: int, size: int, piece: SparseVector) -> Steps[list[SparseVec
     Bruck's tree needs log2(size) messages, and each rank waits in every round for pieces to be forwarded.
     That is faster for tiny pieces and slower for large ones, which are what this is used for.
     """
+    return alltoall(rank, size, [piece] * size)
+
+
+def alltoall(rank: int, size: int, shares: Sequence[T]) -> Steps[list[T]]:
+    """What everybody has for this rank, in rank order; ``shares[r]`` is for rank r."""
     peers = others(rank, size)
-    received = yield [Send(peer, piece) for peer in peers] + [Recv(peer) for peer in peers]
-    return in_rank_order(rank, size, piece, received)
+    received = yield [Send(peer, shares[peer]) for peer in peers] + [Recv(peer) for peer in peers]
+    return in_rank_order(rank, size, shares[rank], received)
 
 
-def allgather_rounds(size: int, frame_bytes: int) -> list[Round]:
-    return [Round(size - 1, (size - 1) * frame_bytes)] if size > 1 else []
+def ring(
+    rank: int,
+    size: int,
+    pieces: list[list[SparseVector]],
+    add: Callable[[list[SparseVector]], SparseVector],
+) -> Steps[list[SparseVector]]:
+    """Everybody's ``pieces[r]`` added up around the ring from rank r on, for all r, in the order of ranges.
+
+    P-1 steps in which partial sums travel to the right, then P-1 in which the finished ones do.  A piece is a
+    list of segments, as many on every rank: one is added up while the next is on its way.
+    """
+    left, right = (rank - 1) % size, (rank + 1) % size
+    last = 2 * (size - 1) - 1
+    sends = [Send(right, segment) for segment in pieces[rank]] if size > 1 else []
+    for step in range(last + 1):
+        taken = pieces[(rank - step - 1) % size]
+        for place, mine in enumerate(taken):
+            [got] = yield [*sends, Recv(left)]
+            taken[place] = add([got, mine]) if step < size - 1 else got
+            sends = [Send(right, taken[place])] if step < last else []
+    return [segment for piece in pieces for segment in piece]
 
 
 def in_rank_order(rank: int, size: int, mine: T, from_others: list[T]) -> list[T]:
@@ -93,8 +119,10 @@ def folded(
     return result
 
 
-def folded_rounds(size: int, core: list[Round], frame_bytes: int, result_bytes: int) -> list[Round]:
+def folded_rounds(
+    size: int, core: list[Round], frame_bytes: int, adding: Work, result_bytes: int
+) -> list[Round]:
     """The rounds of a rank that takes a neighbour in, which is the busiest."""
     if size & (size - 1) == 0:
         return core
-    return [Round(0, 0, frame_bytes), *core, Round(1, result_bytes)]
+    return [Round(0, 0, (1, frame_bytes), adding), *core, Round(1, result_bytes)]

@@ -13,9 +13,9 @@ Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.
 from __future__ import annotations
 
 from sparsewire.algorithms._patterns import in_rank_order, others, segment_count
-from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.model import NOTHING, Cost, Network, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import RangeSums, SparseVector
+from sparsewire.vector import SUM, RangeSums, Reduction, SparseVector
 
 __all__ = ["allgather_sum", "cost"]
 
@@ -24,13 +24,15 @@ SEGMENT_BYTES = 1 << 18
 
 
 def allgather_sum(
-    rank: int, size: int, vec: SparseVector, segment_bytes: int = SEGMENT_BYTES
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, segment_bytes: int = SEGMENT_BYTES
 ) -> Steps[SparseVector]:
     mine = vec.cut(segment_count(vec.nbytes, segment_bytes, vec.length))
     peers = others(rank, size)
     received = yield [Send(p, segment) for segment in mine for p in peers] + [Recv(p) for p in peers]
     latest = in_rank_order(rank, size, mine.pop(0), received)
-    sums = RangeSums()
+    if all(segment.span == vec.length for segment in latest):  # small vectors come whole
+        return op.merge(latest)
+    sums = RangeSums(op)
     start = 0
     while True:
         stop = min(segment.stop for segment in latest)
@@ -48,10 +50,17 @@ def allgather_sum(
 def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
     if shape.size == 1:
         return network.cost([])
-    others, entry_bytes = shape.size - 1, shape.index_bytes + shape.value_bytes
-    count = segment_count(shape.nnz * entry_bytes, segment_bytes, shape.length)
+    others, union = shape.size - 1, shape.union(shape.size)
+    count = segment_count(shape.stored_bytes(shape.nnz, shape.length), segment_bytes, shape.length)
     segment = shape.frame_bytes(shape.nnz / count, shape.length / count)
-    total = network.cost(
-        [Round(others * count, others * count * segment, merged=shape.size * shape.nnz / count)]
+    adding = shape.merging([shape.nnz / count] * shape.size, union / count, shape.length / count)
+    # Sums of entries are written one behind the other; those that were formed densely have to be joined.
+    joining = shape.joining(union, shape.length) if adding.values and count > 1 else NOTHING
+    transfer = network.seconds(others * count, others * count * segment)
+    seconds = network.pipelined(transfer, count * network.computing(adding), count)
+    return Cost(
+        seconds=network.latency + seconds + network.computing(joining),
+        rounds=count,
+        messages=others * count,
+        bytes_sent=others * count * segment,
     )
-    return total._replace(rounds=count)

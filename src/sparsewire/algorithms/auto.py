@@ -1,35 +1,50 @@
 """The cheapest exact algorithm for this call.
 
 All ranks must choose alike, so they choose from facts that all hold: one small round in which each tells
-its number of entries, and the costs that the table predicts from the largest.
+how many entries it has and how evenly they lie, and the costs that the table predicts from the largest.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import functools
 
-from sparsewire.algorithms._patterns import allgather
+from sparsewire.algorithms.agreement import largest
 from sparsewire.algorithms.table import ALGORITHMS
 from sparsewire.model import Network, Shape
 from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector
+from sparsewire.vector import SUM, Reduction, SparseVector
 
-__all__ = ["auto", "cheapest"]
+__all__ = ["auto", "cheapest", "fullness"]
 
+TIE = 1.05  # predictions that differ by less are equal: they are not better than that
 # Merging an entry takes a few nanoseconds and starting a message some tens of microseconds in Python.
 ORDINARY = Network(latency=50e-6, bandwidth=125e6, overhead=30e-6, seconds_per_entry=5e-9)
 
 
+@functools.lru_cache(maxsize=4096)
 def cheapest(network: Network, shape: Shape) -> str:
-    """The name of the exact algorithm with the lowest predicted time."""
-    exact = [name for name, algorithm in ALGORITHMS.items() if algorithm.exact]
-    return min(exact, key=lambda name: ALGORITHMS[name].cost(network, shape).seconds)
+    """The name of the exact algorithm with the lowest predicted time.
+
+    Of those that are as good as equal the best dense one is taken, because whatever is chosen is held against
+    the dense baseline, and else the first of the table.
+    """
+    exact = {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.exact}
+    seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in exact.items()}
+    equal = [name for name in exact if seconds[name] <= TIE * min(seconds.values())]
+    dense = [name for name in equal if exact[name].dense]
+    return min(dense, key=seconds.__getitem__) if dense else equal[0]
 
 
-def auto(rank: int, size: int, vec: SparseVector) -> Steps[tuple[str, SparseVector]]:
+def fullness(vec: SparseVector, size: int) -> tuple[int, int]:
+    """How many entries there are, and how many in the fullest of ``size`` even ranges."""
+    return vec.nnz, max(piece.nnz for piece in vec.cut(size))
+
+
+def auto(
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, network: Network = ORDINARY
+) -> Steps[tuple[str, SparseVector]]:
     """The sum, and the name of the algorithm that made it."""
-    mine = SparseVector.from_dense(np.array([vec.nnz], np.int64))
-    counts = yield from allgather(rank, size, mine)
-    nnz = max(int(count.values[0]) for count in counts)
-    name = cheapest(ORDINARY, Shape(size, vec.length, nnz, vec.dtype.itemsize))
-    return name, (yield from ALGORITHMS[name].run(rank, size, vec))
+    nnz, fullest = yield from largest(rank, size, fullness(vec, size))
+    skew = max(1.0, fullest * size / nnz) if nnz else 1.0
+    name = cheapest(network, Shape(size, vec.length, int(nnz), vec.dtype.itemsize, skew=skew))
+    return name, (yield from ALGORITHMS[name].run(rank, size, vec, op))

@@ -3,6 +3,8 @@
     halving    log2(P) rounds: swap the half that the partner keeps, add, go on with one's own half
     doubling   log2(P) rounds: swap what is finished, in the opposite order
 
+Neighbours swap first, so that the most data goes the shortest way.
+
 Per rank: 2 log2(P) messages and 2(P-1)/P of the vector; with P not a power of two, a whole vector more in
 each direction for the ranks that take a neighbour in.  Exact; the same bits on every rank, because each
 range is added up by one rank at each level.
@@ -16,23 +18,38 @@ from __future__ import annotations
 from sparsewire.algorithms._patterns import doublings, folded, folded_rounds
 from sparsewire.model import Cost, Network, Round, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, concat, dense_sum
+from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.work import Work
 
-__all__ = ["cost", "dense_halving_doubling"]
-
-
-def dense_halving_doubling(rank: int, size: int, vec: SparseVector) -> Steps[SparseVector]:
-    return folded(rank, size, vec.as_dense(), _halve_and_double, dense_sum)
+__all__ = ["cost", "dense_halving_doubling", "halve_and_double", "halving_doubling_rounds"]
 
 
-def _halve_and_double(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
+def dense_halving_doubling(
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM
+) -> Steps[SparseVector]:
+    def core(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
+        return halve_and_double(position, ranks, vec, op)
+
+    return (yield from folded(rank, size, vec.as_dense(), core, op.dense))
+
+
+def halve_and_double(
+    position: int, ranks: list[int], vec: SparseVector, op: Reduction, group: int = 1
+) -> Steps[SparseVector]:
+    """The dense sum over groups of ``group`` ranks in a row that hold the same vector each.
+
+    Within a group there is nothing to swap before the doubling: each rank keeps its part of the range.
+    """
     distances = list(doublings(len(ranks)))
-    for distance in reversed(distances):
+    for distance in doublings(group):
+        vec = vec.cut(2)[bool(position & distance)]
+    vec = vec.as_dense()
+    for distance in distances[len(list(doublings(group))) :]:
         partner = position ^ distance
         keep, give = vec.cut(2) if position < partner else reversed(vec.cut(2))
         [got] = yield [Send(ranks[partner], give), Recv(ranks[partner])]
-        vec = dense_sum([keep, got] if position < partner else [got, keep])
-    for distance in distances:
+        vec = op.dense([keep, got] if position < partner else [got, keep])
+    for distance in reversed(distances):
         partner = position ^ distance
         [got] = yield [Send(ranks[partner], vec), Recv(ranks[partner])]
         vec = concat([vec, got] if position < partner else [got, vec])
@@ -41,7 +58,14 @@ def _halve_and_double(position: int, ranks: list[int], vec: SparseVector) -> Ste
 
 def cost(network: Network, shape: Shape) -> Cost:
     core = 1 << (shape.size.bit_length() - 1)
-    range_length = shape.length / core
-    doubling = [Round(1, shape.dense_frame_bytes(distance * range_length)) for distance in doublings(core)]
     whole = shape.dense_frame_bytes(shape.length)
-    return network.cost(folded_rounds(shape.size, doubling[::-1] + doubling, whole, whole))
+    adding = Work(values=2 * shape.length)
+    rounds = folded_rounds(shape.size, halving_doubling_rounds(shape, core), whole, adding, whole)
+    return network.cost(rounds, shape.spreading(shape.nnz, shape.length))
+
+
+def halving_doubling_rounds(shape: Shape, core: int, group: int = 1) -> list[Round]:
+    # Halving ends with, and doubling starts from, 1/core of the vector; both write twice what is swapped.
+    spans = [distance * shape.length / core for distance in doublings(core)]
+    doubling = [Round(1, shape.dense_frame_bytes(span), work=Work(values=2 * span)) for span in spans]
+    return doubling[: len(spans) - len(list(doublings(group)))][::-1] + doubling

@@ -12,10 +12,11 @@ Described in: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import segment_count
+from sparsewire.algorithms._patterns import ring, segment_count
 from sparsewire.model import Cost, Network, Shape
-from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, concat, dense_sum
+from sparsewire.steps import Steps
+from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.work import Work
 
 __all__ = ["cost", "dense_ring"]
 
@@ -24,30 +25,35 @@ SEGMENT_BYTES = 1 << 20
 
 
 def dense_ring(
-    rank: int, size: int, vec: SparseVector, segment_bytes: int = SEGMENT_BYTES
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, segment_bytes: int = SEGMENT_BYTES
 ) -> Steps[SparseVector]:
     count = segment_count(vec.length / size * vec.dtype.itemsize, segment_bytes, vec.length)
     pieces = [piece.cut(count) for piece in vec.as_dense().cut(size)]
-    left, right = (rank - 1) % size, (rank + 1) % size
-    last = 2 * (size - 1) - 1
-    sends = [Send(right, segment) for segment in pieces[rank]] if size > 1 else []
-    for step in range(last + 1):
-        taken = pieces[(rank - step - 1) % size]
-        for place, mine in enumerate(taken):
-            [got] = yield [*sends, Recv(left)]
-            taken[place] = dense_sum([got, mine]) if step < size - 1 else got
-            sends = [Send(right, taken[place])] if step < last else []
-    return concat([segment for piece in pieces for segment in piece])
+    return concat((yield from ring(rank, size, pieces, op.dense)))
 
 
 def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
-    span, steps = shape.length / shape.size, 2 * (shape.size - 1)
-    if not steps:
-        return network.cost([])
+    spreading = network.computing(shape.spreading(shape.nnz, shape.length))
+    if shape.size == 1:
+        return Cost(spreading, 0, 0, 0)
+    span, steps = shape.length / shape.size, shape.size - 1
     count = segment_count(span * shape.value_bytes, segment_bytes, shape.length)
     segment_bytes = shape.dense_frame_bytes(span / count)
-    busy = network.seconds(1, segment_bytes)
-    # A step begins when its first segment has come, and its sender is through with the step before.
-    pace = max(network.latency + busy, count * busy)
-    seconds = (steps - 1) * pace + network.latency + count * busy
-    return Cost(seconds, steps * count, steps * count, steps * count * segment_bytes)
+    moving = network.seconds(1, segment_bytes)
+    adding = network.computing(Work(values=2 * span / count))
+    # A step begins when its first segment has come, and its sender is through with the step before.  The sums
+    # of a step take as long as the slower of moving and adding, and the other only for one segment.
+    first = network.latency + moving + adding
+    if adding <= moving:
+        summing = steps * max(first, count * moving) + count * moving
+    else:
+        summing = first + (steps - 1) * max(first, count * adding) + (count - 1) * adding + moving
+    passing_on = (steps - 1) * max(network.latency + moving, count * moving) + network.latency
+    exposed = network.exposed(steps * count * min(moving, adding), count)
+    joining = network.computing(Work(values=shape.length))
+    return Cost(
+        seconds=spreading + summing + passing_on + exposed + joining,
+        rounds=2 * steps * count,
+        messages=2 * steps * count,
+        bytes_sent=2 * steps * count * segment_bytes,
+    )

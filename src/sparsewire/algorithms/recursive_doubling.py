@@ -15,29 +15,48 @@ from __future__ import annotations
 from sparsewire.algorithms._patterns import doublings, folded, folded_rounds
 from sparsewire.model import Cost, Network, Round, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, merge_sum
+from sparsewire.vector import SUM, Reduction, SparseVector
 
-__all__ = ["cost", "recursive_doubling"]
-
-
-def recursive_doubling(rank: int, size: int, vec: SparseVector) -> Steps[SparseVector]:
-    return folded(rank, size, vec, _double, merge_sum)
+__all__ = ["cost", "double", "doubling_rounds", "recursive_doubling", "taking_in"]
 
 
-def _double(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
-    for distance in doublings(len(ranks)):
+def recursive_doubling(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+    def core(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
+        return double(position, ranks, vec, op, len(ranks))
+
+    return folded(rank, size, vec, core, op.merge)
+
+
+def double(
+    position: int, ranks: list[int], vec: SparseVector, op: Reduction, group: int
+) -> Steps[SparseVector]:
+    """The sum of ``group`` ranks in a row, on each of them."""
+    for distance in doublings(group):
         partner = position ^ distance
         [theirs] = yield [Send(ranks[partner], vec), Recv(ranks[partner])]
-        vec = merge_sum([vec, theirs] if position < partner else [theirs, vec])
+        vec = op.merge([vec, theirs] if position < partner else [theirs, vec])
     return vec
 
 
 def cost(network: Network, shape: Shape) -> Cost:
     core = 1 << (shape.size.bit_length() - 1)
+    return network.cost(taking_in(shape, doubling_rounds(shape, core)))
+
+
+def doubling_rounds(shape: Shape, group: int) -> list[Round]:
+    core = 1 << (shape.size.bit_length() - 1)
     surplus = shape.size - core  # the first so many vectors stand for two ranks when the doubling starts
     rounds = []
-    for distance in doublings(core):
-        entries = shape.union(distance + min(distance, surplus))
-        rounds.append(Round(1, shape.frame_bytes(entries, shape.length), merged=2 * entries))
-    whole = shape.frame_bytes(shape.union(shape.size), shape.length)
-    return network.cost(folded_rounds(shape.size, rounds, shape.frame_bytes(shape.nnz, shape.length), whole))
+    for distance in doublings(group):
+        ranks = [distance + max(0, min(distance, surplus - begin)) for begin in (0, distance)]
+        mine, theirs = map(shape.union, ranks)
+        adding = shape.merging([mine, theirs], shape.union(sum(ranks)), shape.length)
+        rounds.append(Round(1, shape.frame_bytes(mine, shape.length), work=adding))
+    return rounds
+
+
+def taking_in(shape: Shape, core: list[Round]) -> list[Round]:
+    """The rounds of a rank that adds a neighbour's entries to its own, if there is one."""
+    frame, whole = (shape.frame_bytes(shape.union(ranks), shape.length) for ranks in (1, shape.size))
+    adding = shape.merging([shape.nnz, shape.nnz], shape.union(2), shape.length)
+    return folded_rounds(shape.size, core, frame, adding, whole)

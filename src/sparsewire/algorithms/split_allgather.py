@@ -14,33 +14,41 @@ Paper: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import allgather, allgather_rounds, in_rank_order, others
+from sparsewire.algorithms._patterns import allgather, alltoall
 from sparsewire.model import Cost, Network, Round, Shape
-from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, concat, merge_sum
+from sparsewire.steps import Steps
+from sparsewire.vector import SUM, Reduction, SparseVector, concat
 
-__all__ = ["cost", "split_allgather", "split_reduce"]
+__all__ = ["cost", "owner_rounds", "split_allgather", "split_reduce"]
 
 
-def split_allgather(rank: int, size: int, vec: SparseVector) -> Steps[SparseVector]:
-    mine = yield from split_reduce(rank, size, vec)
+def split_allgather(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+    mine = yield from split_reduce(rank, size, vec, op)
     return concat((yield from allgather(rank, size, mine)))
 
 
-def split_reduce(rank: int, size: int, vec: SparseVector) -> Steps[SparseVector]:
+def split_reduce(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
     """The sum of range ``rank``: the first half of split-allgather, and all of a reduce-scatter."""
-    share = vec.cut(size)
-    peers = others(rank, size)
-    incoming = yield [Send(peer, share[peer]) for peer in peers] + [Recv(peer) for peer in peers]
-    return merge_sum(in_rank_order(rank, size, share[rank], incoming))
+    return op.merge((yield from alltoall(rank, size, vec.cut(size))))
 
 
 def cost(network: Network, shape: Shape) -> Cost:
+    return network.cost(owner_rounds(shape, shape.skew))
+
+
+def owner_rounds(shape: Shape, skew: float) -> list[Round]:
+    """The two rounds of an owner that has ``skew`` times its share, or as much as fits its range."""
     size, span = shape.size, shape.length / shape.size
-    share = shape.frame_bytes(shape.nnz / size, span)
-    owned = shape.frame_bytes(shape.union(size) / size, span)
     if size == 1:
-        return network.cost([])
-    return network.cost(
-        [Round(size - 1, (size - 1) * share, merged=shape.nnz), *allgather_rounds(size, owned)]
+        return []
+    union = shape.union(size)
+    share, fullest = (min(times * shape.nnz / size, span, shape.nnz) for times in (1, skew))
+    owned = max(fullest, min(skew * union / size, span))
+    sent, received, told = (
+        (size - 1) * shape.frame_bytes(entries, span) for entries in (share, fullest, owned)
     )
+    adding = shape.merging([fullest] * size, owned, span)
+    return [
+        Round(size - 1, sent, (size - 1, received), adding),
+        Round(size - 1, told, work=shape.joining(union, shape.length)),
+    ]

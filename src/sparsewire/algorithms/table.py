@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from sparsewire.algorithms import (
     allgather_sum,
+    balanced,
     dense_halving_doubling,
     dense_ring,
+    hybrid,
     recursive_doubling,
+    sparse_ring,
     split_allgather,
 )
 from sparsewire.model import Cost, Network, Shape
@@ -23,7 +26,7 @@ __all__ = ["ALGORITHMS", "Algorithm"]
 class Algorithm:
     """A row of the table."""
 
-    run: Callable[[int, int, SparseVector], Steps[SparseVector]]
+    run: Callable[..., Steps[SparseVector]]  # (rank, size, vector, op=SUM)
     cost: Callable[[Network, Shape], Cost]
     exact: bool = True  # the sum of everything, as opposed to its largest entries
     dense: bool = False  # does not look at zeros: a baseline
@@ -31,9 +34,12 @@ class Algorithm:
 
 # In order of preference: where the predicted costs are equal, `auto` takes the first.
 ALGORITHMS: dict[str, Algorithm] = {
-    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost),
     "recursive_doubling": Algorithm(recursive_doubling.recursive_doubling, recursive_doubling.cost),
+    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost),
     "split_allgather": Algorithm(split_allgather.split_allgather, split_allgather.cost),
+    "balanced": Algorithm(balanced.balanced, balanced.cost),
+    "sparse_ring": Algorithm(sparse_ring.sparse_ring, sparse_ring.cost),
+    "hybrid": Algorithm(hybrid.hybrid, hybrid.cost),
     "dense_ring": Algorithm(dense_ring.dense_ring, dense_ring.cost, dense=True),
     "dense_halving_doubling": Algorithm(
         dense_halving_doubling.dense_halving_doubling, dense_halving_doubling.cost, dense=True

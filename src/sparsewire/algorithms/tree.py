@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sparsewire.algorithms._patterns import doublings
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SparseVector, merge_sum
+from sparsewire.vector import SUM, Reduction, SparseVector
 
 __all__ = ["barrier", "broadcast", "reduce"]
 
@@ -27,7 +27,9 @@ def broadcast(rank: int, size: int, vec: SparseVector | None, root: int) -> Step
     return vec
 
 
-def reduce(rank: int, size: int, vec: SparseVector, root: int) -> Steps[SparseVector | None]:
+def reduce(
+    rank: int, size: int, vec: SparseVector, root: int, op: Reduction = SUM
+) -> Steps[SparseVector | None]:
     """Everybody's sum at the root, None elsewhere."""
     place = (rank - root) % size
     for distance in doublings(size):
@@ -36,7 +38,7 @@ def reduce(rank: int, size: int, vec: SparseVector, root: int) -> Steps[SparseVe
             return None
         if place + distance < size:
             [theirs] = yield [Recv((rank + distance) % size)]
-            vec = merge_sum([vec, theirs])
+            vec = op.merge([vec, theirs])
     return vec
 
 

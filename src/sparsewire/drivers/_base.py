@@ -58,10 +58,18 @@ class Driver(Protocol):
     def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
         """Run one collective to its end; an error is raised on every rank."""
 
+    def reserve(self) -> int:
+        """The number of the next collective, to be started or refused later than others that follow."""
+
     def start(
-        self, script: Steps[T], call: Call, timeout: float, on_end: Callable[[], None] = ...
+        self,
+        script: Steps[T],
+        call: Call,
+        timeout: float,
+        on_end: Callable[[Started[Any]], None] = ...,
+        number: int | None = None,
     ) -> Started[T]:
-        """Begin a collective, which goes on in ``progress``; ``on_end`` is called when it has ended."""
+        """Begin a collective, which goes on in ``progress``; ``on_end`` is called with it at its end."""
 
     @property
     def idle(self) -> bool:
@@ -73,14 +81,18 @@ class Driver(Protocol):
     def wake(self) -> None:
         """End another thread's ``progress`` soon."""
 
-    def refuse(self, error: SparsewireError) -> None:
+    def refuse(self, error: SparsewireError, number: int | None = None) -> None:
         """Spend one collective on telling everybody that this rank cannot take part, and why."""
 
-    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Driver:
-        """The driver of a group of these ranks, this one among them.
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The transport's name, and which of several networks it uses."""
 
-        ``exchange`` gives everybody's bytes, of the group and not, in rank order.
-        """
+    def invite(self) -> bytes:
+        """What ranks of a new group have to know of this one."""
+
+    def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Driver:
+        """The driver of a new group of these ranks, this one among them; everybody's invitations by rank."""
 
     def close(self) -> None:
         """Let go of every resource; may be called twice."""
@@ -111,6 +123,7 @@ class Outgoing(Protocol):
 class Transport(Protocol):
     """Moves messages between ranks, in ``post`` and ``poll`` only; those of a pair keep their order."""
 
+    kind: tuple[str, str]  # its name, and which of several networks it uses
     lost: dict[int, str]  # ranks that are gone, and how we know
 
     def attach(
@@ -136,7 +149,10 @@ class Transport(Protocol):
     def hint(self) -> str:
         """What else is odd, to be added to the message of a time-out."""
 
-    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Transport:
+    def invite(self) -> bytes:
+        """As ``Driver.invite``."""
+
+    def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Transport:
         """As ``Driver.split``."""
 
     def close(self) -> None:

@@ -40,7 +40,12 @@ class Collective(Generic[T]):
     """One collective at this rank, from its start to its end."""
 
     def __init__(
-        self, number: int, call: bytes, script: Steps[T], timeout: float, on_end: Callable[[], None]
+        self,
+        number: int,
+        call: bytes,
+        script: Steps[T],
+        timeout: float,
+        on_end: Callable[[Collective[Any]], None],
     ) -> None:
         self.number = number
         self.call = call
@@ -82,6 +87,7 @@ class Engine:
         self.size = size
         self.transport = transport
         self._number = -1  # of the last collective that was started
+        self._reserved: set[int] = set()  # collectives whose turn has not come
         self._flight: dict[int, Collective[Any]] = {}
         self._early: dict[int, list[tuple[int, Message]]] = defaultdict(list)  # for collectives to come
         self._abandoned: set[int] = set()  # collectives that failed, as far as this rank knows
@@ -101,10 +107,25 @@ class Engine:
             raise
         return collective.outcome()
 
+    def reserve(self) -> int:
+        if self._broken is not None:
+            raise TransportError(
+                f"this communicator is broken, make a new one: {self._broken}"
+            ) from self._broken
+        self._number += 1
+        self._reserved.add(self._number)
+        return self._number
+
     def start(
-        self, script: Steps[T], call: Call, timeout: float, on_end: Callable[[], None] = lambda: None
+        self,
+        script: Steps[T],
+        call: Call,
+        timeout: float,
+        on_end: Callable[[Collective[Any]], None] = lambda collective: None,
+        number: int | None = None,
     ) -> Collective[T]:
-        number = self._take_number()
+        number = self.reserve() if number is None else number
+        self._reserved.discard(number)
         collective = Collective(number, call.pack(), script, timeout, on_end)
         self._flight[number] = collective
         for source, message in self._early.pop(number, []):
@@ -124,14 +145,21 @@ class Engine:
     def wake(self) -> None:
         self.transport.wake()
 
-    def refuse(self, error: SparsewireError) -> None:
-        number = self._take_number()
+    def refuse(self, error: SparsewireError, number: int | None = None) -> None:
+        number = self.reserve() if number is None else number
+        self._reserved.discard(number)
         self._abandoned.add(number)
         self._notify(Envelope(number, Call().pack()), Abort(error))
 
-    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Engine:
-        transport = self.transport.split(group, exchange)
-        return Engine(group.index(self.rank), len(group), transport)
+    @property
+    def kind(self) -> tuple[str, str]:
+        return self.transport.kind
+
+    def invite(self) -> bytes:
+        return self.transport.invite()
+
+    def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Engine:
+        return Engine(group.index(self.rank), len(group), self.transport.split(group, invitations))
 
     def close(self) -> None:
         closed = TransportError("the communicator was closed")
@@ -141,14 +169,6 @@ class Engine:
         self.transport.close()
 
     # -- one collective --------------------------------------------------------------------------
-
-    def _take_number(self) -> int:
-        if self._broken is not None:
-            raise TransportError(
-                f"this communicator is broken, make a new one: {self._broken}"
-            ) from self._broken
-        self._number += 1
-        return self._number
 
     def _step_all(self) -> None:
         for collective in [*self._flight.values()]:
@@ -188,7 +208,7 @@ class Engine:
         for outgoing in collective.unsent:
             outgoing.keep()
         collective.error, collective.ended = error, True
-        collective.on_end()
+        collective.on_end(collective)
 
     def _check_presence(self, collective: Collective[Any]) -> None:
         if not self.transport.lost:
@@ -283,7 +303,7 @@ class Engine:
         collective = self._flight.get(number)
         if isinstance(payload, Abort):
             self._aborted(source, message, payload)
-        elif number > self._number:
+        elif self._is_to_come(number):
             self._early[number].append((source, message))
         elif collective is None:
             what = f"rank {source} called {Call.unpack(call)}, and rank {self.rank} something else"
@@ -298,16 +318,19 @@ class Engine:
     def _aborted(self, source: int, message: Message, abort: Abort) -> None:
         number = message.envelope.collective
         if isinstance(abort.error, CollectiveTimeout):
-            if number in self._flight or number > self._number:
+            if number in self._flight or self._is_to_come(number):
                 self._reports[source] = set(abort.waiting)
         elif isinstance(abort.error, TransportError):
             self._break_down(abort.error, told=True)
         elif number in self._flight:
             self._flight[number].fail(abort.error, told=True)
-        elif number > self._number:
+        elif self._is_to_come(number):
             self._early[number].append((source, message))
         else:
             self._fail_late(number, abort.error)
+
+    def _is_to_come(self, number: int) -> bool:
+        return number > self._number or number in self._reserved
 
     def _mismatch(self, mine: bytes, source: int, theirs: bytes) -> CallMismatchError:
         """Both calls, the lower rank's first: every rank says the same."""

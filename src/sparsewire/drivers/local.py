@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 from sparsewire import wire
 from sparsewire.drivers._base import Execution, Traffic, check_finished, check_peer
-from sparsewire.errors import SparsewireError
 from sparsewire.steps import Steps
 from sparsewire.vector import Array, SparseVector
 
-__all__ = ["LocalDriver", "run"]
+__all__ = ["Alone", "run"]
 
 T = TypeVar("T")
 
@@ -72,18 +71,40 @@ def _read_only(array: Array) -> Array:
     return view
 
 
-class LocalDriver:
-    """A communicator of one rank."""
+class Alone:
+    """The transport of a group of one: there is nobody to talk to."""
 
-    rank = 0
-    size = 1
+    kind = ("local", "")
 
-    def run(self, script: Steps[T], call: wire.Call, timeout: float) -> tuple[T, Traffic]:
-        [result], [traffic] = run([script])
-        return result, traffic
+    def __init__(self) -> None:
+        self.lost: dict[int, str] = {}
 
-    def refuse(self, error: SparsewireError) -> None:
-        """Nobody else is there to be told."""
+    def attach(self, *_: object) -> None:
+        """Nothing will ever arrive."""
+
+    def post(self, peers: Sequence[int], buffers: list[Any]) -> list[Any]:
+        return []
+
+    def poll(self, timeout: float) -> None:
+        """Nothing happens."""
+
+    def wake(self) -> None:
+        """Nobody sleeps."""
+
+    def reachable(self, peer: int) -> bool:
+        return False
+
+    def watch(self, peer: int) -> None:
+        """Nobody leaves."""
+
+    def hint(self) -> str:
+        return ""
+
+    def invite(self) -> bytes:
+        return b""
+
+    def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Alone:
+        return Alone()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -40,6 +40,7 @@ class Mesh:
 
     def __init__(self, rank: int, size: int, listener: socket.socket, secret: str) -> None:
         self.address: Address = listener.getsockname()[:2]
+        self.kind = ("tcp", self.address[0])
         self.addresses: dict[int, Address] = {}  # where each rank listens, once known
         self.lost: dict[int, str] = {}  # ranks that are gone, and how we know
         self.refused = 0  # connections that could not prove to be ranks
@@ -57,7 +58,7 @@ class Mesh:
         )  # a byte from the one ends a poll that listens at the other
         self._bell.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, self._rung)
-        self._splits = 0
+        self._door: socket.socket | None = None  # where a group that is being made will find this rank
 
     def attach(
         self, on_message: Callable[[int, Message], None], on_error: Callable[[SparsewireError], None]
@@ -108,14 +109,20 @@ class Mesh:
     def hint(self) -> str:
         return f"; {self.refused} connections could not prove to be ranks" if self.refused else ""
 
-    def split(self, group: Sequence[int], exchange: Callable[[bytes], list[bytes]]) -> Mesh:
+    def invite(self) -> bytes:
+        """Listen for a new group."""
+        if self._door is not None:  # nobody used it
+            self._door.close()
+        self._door = listen((self.address[0], 0))
+        return json.dumps(self._door.getsockname()[:2]).encode()
+
+    def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Mesh:
         """Connections of their own: what goes wrong in one group does not concern the other."""
-        listener = listen((self.address[0], 0))
-        everybody = exchange(json.dumps(listener.getsockname()[:2]).encode())
-        self._splits += 1
-        secret = f"{self._secret}/{self._splits}/{group[0]}"
-        mesh = Mesh(group.index(self._rank), len(group), listener, secret)
-        mesh.addresses = {place: tuple(json.loads(everybody[rank])) for place, rank in enumerate(group)}
+        assert self._door is not None
+        door, self._door = self._door, None
+        secret = f"{self._secret}/{invitations[group[0]].decode()}"
+        mesh = Mesh(group.index(self._rank), len(group), door, secret)
+        mesh.addresses = {place: tuple(json.loads(invitations[rank])) for place, rank in enumerate(group)}
         return mesh
 
     def close(self) -> None:
@@ -123,6 +130,8 @@ class Mesh:
             end.close()
         for link in {*self._strangers, *self._routes.values()}.union(*self._links.values()):
             link.close()
+        if self._door is not None:
+            self._door.close()
         self._listener.close()
         self._selector.close()
 

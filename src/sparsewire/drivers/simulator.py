@@ -3,7 +3,8 @@
 The model: a message occupies its sender's NIC for ``overhead + bytes / bandwidth``, travels for
 ``latency``, and occupies its receiver's NIC for as long as the sender's, starting when its first byte
 arrives or when that NIC is free.  A NIC sends one message at a time and receives one at a time, and both
-directions are independent.  Computing is free.  The same scripts give the same times, always.
+directions are independent.  A rank has one CPU, which computes while messages come and go: the work that a
+script does before it yields delays what it sends then.  The same scripts give the same times, always.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from sparsewire import wire
+from sparsewire import wire, work
 from sparsewire.drivers._base import Execution, Traffic, check_finished, check_peer
 from sparsewire.model import Network
 from sparsewire.steps import Send, Steps
@@ -33,9 +34,16 @@ class Simulation(Generic[T]):
     traffic: list[Traffic]
 
 
+class _Computed(NamedTuple):
+    """A payload, and when its sender was done computing it."""
+
+    payload: Any
+    time: float
+
+
 def run(scripts: Sequence[Steps[T]], network: Network) -> Simulation[T]:
     """Run ``scripts[r]`` as rank r, all starting at time 0."""
-    world = _World([Execution(script) for script in scripts], network)
+    world = _World(scripts, network)
     world.run()
     check_finished(world.executions)
     results = [execution.result for execution in world.executions]
@@ -43,13 +51,14 @@ def run(scripts: Sequence[Steps[T]], network: Network) -> Simulation[T]:
 
 
 class _World(Generic[T]):
-    def __init__(self, executions: list[Execution[T]], network: Network) -> None:
-        self.executions = executions
-        self.traffic = [Traffic() for _ in executions]
-        self.finished_at = [0.0] * len(executions)
+    def __init__(self, scripts: Sequence[Steps[T]], network: Network) -> None:
+        self.executions = [Execution(self._computing(rank, script)) for rank, script in enumerate(scripts)]
+        self.traffic = [Traffic() for _ in scripts]
+        self.finished_at = [0.0] * len(scripts)
         self._network = network
-        self._sender_free = [0.0] * len(executions)
-        self._receiver_free = [0.0] * len(executions)
+        self._cpu_free = [0.0] * len(scripts)
+        self._sender_free = [0.0] * len(scripts)
+        self._receiver_free = [0.0] * len(scripts)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._scheduled = 0  # events of one time happen in the order in which they were made
 
@@ -62,6 +71,24 @@ class _World(Generic[T]):
         for traffic, execution in zip(self.traffic, self.executions, strict=True):
             traffic.rounds = execution.rounds
 
+    def _computing(self, rank: int, script: Steps[T]) -> Steps[T]:
+        """The same script, which keeps the CPU busy with its work, and says when each send is ready."""
+        received: Any = None
+        while True:
+            before = work.done()
+            try:
+                steps = script.send(received)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._cpu_free[rank] += self._network.computing(work.done() - before)
+            now = self._cpu_free[rank]
+            received = yield [
+                Send(step.peer, _Computed(step.payload, now)) if isinstance(step, Send) else step
+                for step in steps
+            ]
+
     def _at(self, time: float, happen: Callable[[float], None]) -> None:
         self._scheduled += 1
         heapq.heappush(self._events, (time, self._scheduled, happen))
@@ -70,11 +97,12 @@ class _World(Generic[T]):
         execution = self.executions[rank]
         if execution.done:
             return
+        self._cpu_free[rank] = max(now, self._cpu_free[rank])
         for send in execution.advance():
             check_peer(send.peer, rank, len(self.executions))
-            self._send(rank, send, now)
+            self._send(rank, Send(send.peer, send.payload.payload), send.payload.time)
         if execution.done:
-            self.finished_at[rank] = max(now, self._sender_free[rank])
+            self.finished_at[rank] = max(self._cpu_free[rank], self._sender_free[rank])
 
     def _send(self, rank: int, send: Send, now: float) -> None:
         nbytes = wire.size(send.payload)

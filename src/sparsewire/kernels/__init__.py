@@ -3,7 +3,7 @@
     accumulate_select   residual += gradient; take out what is above a threshold       one pass
     select              the entries above a threshold; dense_to_sparse: the non-zeros
     threshold_for_k     the threshold that selects exactly k entries
-    merge_sum           sum of sorted runs, added in run order
+    merge_sum           sum of sorted runs, added in run order; merge_max, merge_min: absent is zero
     scatter_add         add (scatter: store) entries into a dense range
     split_at            where index ranges begin in a run
     first_invalid       first index out of order or out of range
@@ -40,6 +40,8 @@ __all__ = [
     "checksum",
     "dense_to_sparse",
     "first_invalid",
+    "merge_max",
+    "merge_min",
     "merge_sum",
     "scatter",
     "scatter_add",
@@ -148,29 +150,25 @@ def merge_sum(runs: Sequence[Entries], out: Entries | None = None) -> Entries:
     >>> merge_sum([a, b])
     (array([1, 5, 9], dtype=uint32), array([1., 0., 4.]))
     """
-    if len(runs) == 0:
-        raise ValueError("merge_sum needs at least one run: without one, the dtypes are unknown")
-    first_indices, first_values = runs[0]
-    for indices, values in runs:
-        _check_entries(indices, values)
-        _check_same_dtype(indices, first_indices, "indices of all runs")
-        _check_same_dtype(values, first_values, "values of all runs")
-    room = sum(len(indices) for indices, _ in runs)
-    if out is None:
-        indices, values = memory.empty(room, first_indices.dtype), memory.empty(room, first_values.dtype)
-    else:
-        indices, values = out
-        _check_entries(indices, values)
-        _check_same_dtype(indices, first_indices, "indices of runs and out")
-        _check_same_dtype(values, first_values, "values of runs and out")
-        _check_writeable(indices, "out")
-        _check_writeable(values, "out")
-        if len(indices) < room:
-            raise ValueError(f"out has room for {len(indices)} entries, and there may be {room}")
-    count: int = _kernels.merge_sum(runs, indices, values)
-    if out is None:
-        return memory.used(indices, count), memory.used(values, count)
-    return indices[:count], values[:count]
+    return _merge("sum", runs, out)
+
+
+def merge_max(runs: Sequence[Entries], out: Entries | None = None) -> Entries:
+    """As `merge_sum`, with the largest of each index's values; a run that lacks the index counts as zero.
+
+    NaN wins over numbers, and a result that is zero is 0.0, never -0.0.
+
+    >>> a = np.array([1, 5], np.uint32), np.array([-1.0, 2.0])
+    >>> b = np.array([5, 9], np.uint32), np.array([-2.0, 4.0])
+    >>> merge_max([a, b])
+    (array([1, 5, 9], dtype=uint32), array([0., 2., 4.]))
+    """
+    return _merge("max", runs, out)
+
+
+def merge_min(runs: Sequence[Entries], out: Entries | None = None) -> Entries:
+    """As `merge_max`, with the smallest."""
+    return _merge("min", runs, out)
 
 
 def scatter_add(dense: Values, indices: Indices, values: Values, offset: int = 0) -> None:
@@ -276,6 +274,32 @@ def _force(name: str) -> None:
         _kernels = compiled
         _compiled.force_isa(name)
     _active = name
+
+
+def _merge(operation: str, runs: Sequence[Entries], out: Entries | None) -> Entries:
+    if len(runs) == 0:
+        raise ValueError(f"merge_{operation} needs at least one run: without one, the dtypes are unknown")
+    first_indices, first_values = runs[0]
+    for indices, values in runs:
+        _check_entries(indices, values)
+        _check_same_dtype(indices, first_indices, "indices of all runs")
+        _check_same_dtype(values, first_values, "values of all runs")
+    room = sum(len(indices) for indices, _ in runs)
+    if out is None:
+        indices, values = memory.empty(room, first_indices.dtype), memory.empty(room, first_values.dtype)
+    else:
+        indices, values = out
+        _check_entries(indices, values)
+        _check_same_dtype(indices, first_indices, "indices of runs and out")
+        _check_same_dtype(values, first_values, "values of runs and out")
+        _check_writeable(indices, "out")
+        _check_writeable(values, "out")
+        if len(indices) < room:
+            raise ValueError(f"out has room for {len(indices)} entries, and there may be {room}")
+    count: int = _kernels.merge(operation, runs, indices, values)
+    if out is None:
+        return memory.used(indices, count), memory.used(values, count)
+    return indices[:count], values[:count]
 
 
 def _check_values(array: Values, name: str) -> None:

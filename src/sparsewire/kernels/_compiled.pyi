@@ -25,7 +25,8 @@ def accumulate_select(
     step: Step,
 ) -> Step: ...
 def threshold_for_k(x: npt.NDArray[Any], k: int) -> tuple[int, int]: ...
-def merge_sum(
+def merge(
+    operation: str,
     indices: Sequence[npt.NDArray[Any]],
     values: Sequence[npt.NDArray[Any]],
     out_indices: npt.NDArray[Any],

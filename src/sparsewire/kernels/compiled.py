@@ -14,7 +14,7 @@ __all__ = [
     "accumulate_select",
     "checksum",
     "first_invalid",
-    "merge_sum",
+    "merge",
     "scatter",
     "scatter_add",
     "select",
@@ -51,9 +51,9 @@ def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
     return _compiled.threshold_for_k(_raw(x), k)
 
 
-def merge_sum(runs: Sequence[Entries], out_indices: Indices, out_values: Values) -> int:
+def merge(operation: str, runs: Sequence[Entries], out_indices: Indices, out_values: Values) -> int:
     run_indices, run_values = [run[0] for run in runs], [_raw(run[1]) for run in runs]
-    return _compiled.merge_sum(run_indices, run_values, out_indices, _raw(out_values))
+    return _compiled.merge(operation, run_indices, run_values, out_indices, _raw(out_values))
 
 
 def scatter_add(dense: Values, indices: Indices, values: Values, offset: int) -> None:

@@ -19,7 +19,7 @@ __all__ = [
     "accumulate_select",
     "checksum",
     "first_invalid",
-    "merge_sum",
+    "merge",
     "scatter",
     "scatter_add",
     "select",
@@ -30,6 +30,10 @@ __all__ = [
 Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
+
+_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+# -0.0 is the neutral element of the sum: -0.0 + x is x, the sign of a zero included.
+_ABSENT = {"sum": -0.0, "max": 0.0, "min": 0.0}
 
 # inf - inf and sums that overflow are values like others: the kernels never warn.
 _quiet = np.errstate(over="ignore", invalid="ignore")
@@ -60,14 +64,16 @@ def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
 
 
 @_quiet
-def merge_sum(runs: Sequence[Entries], out_indices: Indices, out_values: Values) -> int:
+def merge(operation: str, runs: Sequence[Entries], out_indices: Indices, out_values: Values) -> int:
     indices = np.unique(np.concatenate([run[0] for run in runs]))
-    # -0.0 is the neutral element: -0.0 + x is x, the sign of a zero included.
-    total = np.full(len(indices), -0.0).astype(_wide(out_values).dtype)
-    for run_indices, run_values in runs:
-        total[np.searchsorted(indices, run_indices)] += _wide(run_values)
+    rows = np.full((len(runs), len(indices)), _ABSENT[operation]).astype(_wide(out_values).dtype)
+    for row, (run_indices, run_values) in zip(rows, runs, strict=True):
+        row[np.searchsorted(indices, run_indices)] = _wide(run_values)
+    total = rows[0]
+    for row in rows[1:]:  # not reduce, which may add in another order
+        total = _COMBINE[operation](total, row)
     out_indices[: len(indices)] = indices
-    out_values[: len(indices)] = total
+    out_values[: len(indices)] = total if operation == "sum" else total + total.dtype.type(0)
     return len(indices)
 
 

@@ -1,3 +1,8 @@
+"""Merging runs of entries: sum, max and min."""
+
+import functools
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,6 +11,9 @@ from kernel_cases import each_dtype, each_isa, frozen, index_dtypes, misaligned,
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled
+
+MERGES = {"sum": kernels.merge_sum, "max": kernels.merge_max, "min": kernels.merge_min}
+each_operation = pytest.mark.parametrize("operation", MERGES)
 
 
 @st.composite
@@ -27,27 +35,44 @@ def runs_of(draw, dtype, index_dtype, most=6):
     ]
 
 
-def expected_sum(runs):
-    """Index after index, one scalar addition after the other."""
+def larger(a, b):
+    return a if a != a or a > b else b
+
+
+def smaller(a, b):
+    return a if a != a or a < b else b
+
+
+def expected(operation, runs):
+    """Index after index, one scalar after the other; for max and min, a run without the index has a zero."""
     dtype = runs[0][1].dtype
     wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
-    total = {}
+    zero = wide.type(0)
+    columns = {}
+    for indices, run_values in runs:
+        for index, value in zip(indices.tolist(), run_values.astype(wide), strict=True):
+            columns.setdefault(index, []).append(value)
     with np.errstate(all="ignore"):
-        for indices, run_values in runs:
-            for index, value in zip(indices.tolist(), run_values.astype(wide), strict=True):
-                total[index] = total[index] + value if index in total else value
-        merged = np.array([total[index] for index in sorted(total)], wide).astype(dtype)
-    return np.array(sorted(total), runs[0][0].dtype), merged
+        for index, column in columns.items():
+            if operation == "sum":
+                columns[index] = functools.reduce(operator.add, column)
+            else:
+                column += [zero] * (len(runs) - len(column))
+                extreme = functools.reduce({"max": larger, "min": smaller}[operation], column)
+                columns[index] = zero if extreme == 0 else extreme
+        merged = np.array([columns[index] for index in sorted(columns)], wide).astype(dtype)
+    return np.array(sorted(columns), runs[0][0].dtype), merged
 
 
 @each_isa
 @each_dtype
+@each_operation
 @given(data=st.data(), index_dtype=index_dtypes)
-def test_merge_sum_adds_in_run_order(isa, dtype, data, index_dtype):
+def test_merge_goes_through_an_index_in_run_order(isa, dtype, operation, data, index_dtype):
     runs = data.draw(runs_of(dtype, index_dtype))
     with kernels.use_isa(isa):
-        indices, merged = kernels.merge_sum(runs)
-    expected_indices, expected_values = expected_sum(runs)
+        indices, merged = MERGES[operation](runs)
+    expected_indices, expected_values = expected(operation, runs)
     assert indices.dtype == index_dtype
     assert np.array_equal(indices, expected_indices)
     assert same_bits(merged, expected_values)
@@ -55,17 +80,22 @@ def test_merge_sum_adds_in_run_order(isa, dtype, data, index_dtype):
 
 @pytest.mark.parametrize("isa", kernels.available_isas()[1:])
 @each_dtype
+@each_operation
 @given(data=st.data())
-def test_nothing_is_written_behind_the_output(isa, dtype, data):
+def test_nothing_is_written_behind_the_output(isa, dtype, operation, data):
     runs = data.draw(runs_of(dtype, np.dtype(np.uint32), most=3))
     raw = np.dtype(np.uint16) if dtype.kind not in "fi" else dtype
     total = sum(len(indices) for indices, _ in runs)
     indices, merged = np.full(total + 50, 77, np.uint32), np.full(total + 50, 77, raw)
     with kernels.use_isa(isa):
-        count = _compiled.merge_sum(
-            [run[0] for run in runs], [run[1].view(raw) for run in runs], indices[:total], merged[:total]
+        count = _compiled.merge(
+            operation,
+            [run[0] for run in runs],
+            [run[1].view(raw) for run in runs],
+            indices[:total],
+            merged[:total],
         )
-    expected_indices, expected_values = expected_sum(runs)
+    expected_indices, expected_values = expected(operation, runs)
     assert np.array_equal(indices[:count], expected_indices)
     assert same_bits(merged[:count].view(dtype), expected_values)
     assert np.all(indices[total:] == 77)
@@ -108,7 +138,7 @@ def test_few_entries_over_a_huge_range_cost_what_the_entries_cost(isa, count):
     ]
     with kernels.use_isa(isa):
         indices, merged = kernels.merge_sum(runs)
-    expected_indices, expected_values = expected_sum(runs)
+    expected_indices, expected_values = expected("sum", runs)
     assert np.array_equal(indices, expected_indices)
     assert np.array_equal(merged, expected_values)
 
@@ -138,6 +168,39 @@ def test_zeros_keep_their_entries_and_their_sign(isa):
         )
     assert indices.tolist() == [1, 2]
     assert merged.tolist() == [0.0, 0.0]
+
+
+@each_isa
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_a_run_without_the_index_counts_as_zero_for_max_and_min(isa, count):
+    indices = np.array([1, 2, 3, 5000], np.uint32)
+    run = indices, np.array([-3, 3, np.nan, -0.0], np.float32)
+    others = [(indices[:0], np.zeros(0, np.float32))] * (count - 1)
+    with kernels.use_isa(isa):
+        for runs in ([run, *others], [*others, run]):
+            largest, smallest = kernels.merge_max(runs)[1], kernels.merge_min(runs)[1]
+            assert largest.tolist()[:2] == [0, 3]
+            assert smallest.tolist()[:2] == [-3, 0]
+            for merged in (largest, smallest):
+                assert np.isnan(merged[2])
+                assert not np.signbit(merged[[0, 1, 3]][merged[[0, 1, 3]] == 0]).any()
+
+
+@each_isa
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_an_index_that_every_run_has_is_not_compared_with_zero(isa, count):
+    index = np.array([7], np.uint32)
+    with kernels.use_isa(isa):
+        negative = [(index, np.array([-2 - r], np.int64)) for r in range(count)]
+        positive = [(index, np.array([2 + r], np.int64)) for r in range(count)]
+        assert kernels.merge_max(negative)[1].tolist() == [-2]
+        assert kernels.merge_min(positive)[1].tolist() == [2]
+
+
+def test_an_unknown_operation_is_refused():
+    run = np.array([1], np.uint32), np.ones(1)
+    with pytest.raises(ValueError, match="sum, max or min"):
+        _compiled.merge("product", [run[0]], [run[1]], run[0].copy(), run[1].copy())
 
 
 def test_one_run_is_copied_and_none_is_refused():

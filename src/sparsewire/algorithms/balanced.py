@@ -1,0 +1,151 @@
+"""Split-allgather with owners that have the same load, however the entries lie.
+
+    report     everybody tells where its entries lie: their number, and quantiles of their indices
+    deal       all compute from the reports the same ranges and their owners
+    split, reduce, allgather    as in split-allgather
+
+All owners have as many entries to add up, and as many to send in the end.  One range each cannot do both
+where supports overlap in one place and not in another, as in the head and the tail of word counts; two ranges
+each can.  Per rank: 3(P-1) messages in three rounds, P-1 of them tiny.  Exact; the same bits on every rank,
+because each range is added up by its owner alone, in rank order.
+
+After the balanced regions of Li and Hoefler, Ok-Topk, PPoPP'22.  There is always an arc that has its share of
+two measures: Stromquist and Woodall, Sets on which several measures agree, JMAA 1985.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire import work
+from sparsewire.algorithms._patterns import allgather, alltoall
+from sparsewire.algorithms.split_allgather import owner_rounds
+from sparsewire.model import HEADER_BYTES, Cost, Network, Round, Shape
+from sparsewire.steps import Steps
+from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.work import Work
+
+__all__ = ["balanced", "balanced_ranges", "cost", "report"]
+
+# All ranks' together are enough to know how entries lie in an owner's part; one rank's make half a kilobyte.
+QUANTILES = 64
+# An owner gets so many strips of equal load: dealt out whole, they are the grain of the balance.
+STRIPS = 32
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def balanced(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+    reports = yield from allgather(rank, size, SparseVector.from_dense(report(vec)))
+    cuts, owners = balanced_ranges([piece.values for piece in reports], vec.length)
+    shares: list[list[SparseVector]] = [[] for _ in range(size)]
+    for piece, owner in zip(vec.split(cuts), owners, strict=True):
+        shares[owner].append(piece)
+    incoming = yield from alltoall(rank, size, shares)
+    mine = [op.merge(pieces) for pieces in zip(*incoming, strict=True)]
+    sums = yield from alltoall(rank, size, [mine] * size)
+    return concat(sorted((piece for pieces in sums for piece in pieces), key=lambda p: (p.start, p.stop)))
+
+
+def report(vec: SparseVector) -> Integers:
+    """The number of entries, and the indices below which 0, 1/64, 2/64, ..., all of them lie."""
+    if not vec.nnz:
+        return np.zeros(QUANTILES + 2, np.int64)
+    inner = _entries_below(vec.nnz)[:-1]
+    indices = inner if vec.indices is None else vec.indices[inner].astype(np.int64)
+    last = vec.length - 1 if vec.indices is None else int(vec.indices[-1])
+    return np.concatenate([[vec.nnz], indices, [last + 1]]).astype(np.int64)
+
+
+def balanced_ranges(reports: Sequence[Integers], length: int) -> tuple[list[int], list[int]]:
+    """The cuts between ranges, and the owner of each range, by what the reports say.
+
+    Only + - * / and comparisons, which give the same bits on every machine: all ranks must find the same.
+    """
+    borders, entries = _strips(reports, length)
+    owners = _deal(entries, len(reports))
+    begins = np.flatnonzero(np.diff(owners, prepend=-1))
+    return [*borders[begins].tolist(), length], owners[begins].tolist()
+
+
+def _strips(reports: Sequence[Integers], length: int) -> tuple[Integers, Floats]:
+    """Where strips of equal load begin, and how many entries of all ranks are in each.
+
+    The load of a position is the entries there, each received once, and ``size`` if there is any, for the sum
+    goes to all.  Between two quantiles a rank's entries are taken to lie evenly.
+    """
+    size = len(reports)
+    borders = np.sort(np.concatenate([[0, length], *(told[1:] for told in reports)]))
+    widths = np.diff(borders)
+    entries, missing = np.zeros(len(widths)), np.ones(len(widths))
+    for told in reports:
+        mine = np.diff(_entries_at(borders, told))
+        entries += mine
+        missing *= 1 - np.minimum(
+            mine / np.maximum(widths, 1), 1
+        )  # share of positions that nobody has so far
+    # A little for every position, so that the load grows everywhere.
+    load = entries + size * widths * (1 - missing) + widths / max(1, length)
+    total = np.cumsum(load)
+    goals = total[-1] * np.arange(size * STRIPS) / (size * STRIPS)
+    at = np.minimum(np.searchsorted(total, goals, side="right"), len(load) - 1)
+    inside = np.clip((goals - (total[at] - load[at])) / np.where(load[at] > 0, load[at], 1), 0, 1)
+    entries_below = (np.cumsum(entries) - entries)[at] + inside * entries[at]
+    work.count(entries=_dealing(size))
+    return borders[at] + (inside * widths[at]).astype(np.int64), np.diff(entries_below, append=entries.sum())
+
+
+def _deal(entries: Floats, size: int) -> Integers:
+    """The owner of each strip: everybody gets as many strips, and about as many entries.
+
+    Strips are laid in a circle.  An owner takes an arc with its share of the entries, the first that is near
+    enough, or else the nearest; the circle is closed again.  Where all is even, the arcs follow each other.
+    """
+    owners = np.zeros(len(entries), np.int64)
+    left = np.arange(len(entries))
+    for owner in range(size):
+        sums = np.cumsum(np.concatenate([[0.0], entries[left], entries[left][: STRIPS - 1]]))
+        goal = sums[len(left)] / (size - owner)
+        off = np.abs(sums[STRIPS:] - sums[:-STRIPS] - goal)
+        first = int(np.argmax(off <= max(off.min(), goal / 16)))
+        arc = (first + np.arange(STRIPS)) % len(left)
+        owners[left[arc]] = owner
+        left = np.delete(left, arc)
+    return owners
+
+
+def _entries_below(nnz: int) -> Integers:
+    """How many entries lie below each quantile; in Python's integers, for the products may be long."""
+    return np.array([nnz * part // QUANTILES for part in range(QUANTILES + 1)], np.int64)
+
+
+def _entries_at(borders: Integers, told: Integers) -> Floats:
+    """How many of a rank's entries lie below each border."""
+    counts, indices = _entries_below(int(told[0])), told[1:]
+    left = np.clip(np.searchsorted(indices, borders, side="right") - 1, 0, QUANTILES - 1)
+    gap = np.maximum(indices[left + 1] - indices[left], 1)
+    inside = np.clip((borders - indices[left]) / gap, 0, 1)
+    below: Floats = counts[left] + inside * (counts[left + 1] - counts[left])
+    return below
+
+
+def cost(network: Network, shape: Shape) -> Cost:
+    others, numbers = shape.size - 1, QUANTILES + 2
+    if not others:
+        return network.cost([], Work(entries=_dealing(1)))
+    dealing = Work(entries=_dealing(shape.size))
+    reporting = Round(others, others * (HEADER_BYTES + 8 * numbers), work=dealing)
+    return network.cost([reporting, *owner_rounds(shape, skew=1.0)])
+
+
+def _dealing(size: int) -> int:
+    """How many entries could be merged while the ranges are computed.
+
+    Measured: some twenty calls of numpy for each rank take as long as 8000 entries, and each of their borders
+    and strips as long as three.
+    """
+    return size * (8000 + 3 * size * (QUANTILES + STRIPS))

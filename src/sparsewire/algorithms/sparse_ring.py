@@ -1,0 +1,49 @@
+"""The sparse ring (SparCML): partial sums of P ranges travel around, then the finished ranges do.
+
+    reduce     P-1 steps: take the partial sum of one range from the left, add one's own, pass it to the right
+    gather     P-1 steps: take a finished range from the left, pass it to the right
+
+Each rank talks to its two neighbours only, in messages of one range.  A range grows from k/P entries to its
+part of the union, and travels densely where that is smaller.  Per rank: 2(P-1) messages in as many rounds,
+with about (P-1)/P of twice the union, so it pays where supports overlap and latency is low.  Exact; the same
+bits on every rank, because each range is added up once around the ring.
+
+Paper: Renggli et al., SparCML, SC'19.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from sparsewire.algorithms._patterns import ring
+from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.steps import Steps
+from sparsewire.vector import SUM, Reduction, SparseVector, concat
+
+__all__ = ["cost", "sparse_ring"]
+
+
+def sparse_ring(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+    pieces = [[piece] for piece in vec.cut(size)]
+    return concat((yield from ring(rank, size, pieces, op.merge)))
+
+
+def cost(network: Network, shape: Shape) -> Cost:
+    if shape.size == 1:
+        return network.cost([])
+    # Everybody waits for the fullest range, and everybody passes on all ranges but one.
+    slowest = network.cost(_rounds(shape, shape.skew))
+    return slowest._replace(bytes_sent=network.cost(_rounds(shape, 1.0)).bytes_sent)
+
+
+def _rounds(shape: Shape, skew: float) -> list[Round]:
+    """What happens to a range that has ``skew`` times its share, or as much as fits."""
+    size, span = shape.size, shape.length / shape.size
+    partial = [min(skew * shape.union(ranks) / size, span) for ranks in range(1, size + 1)]
+    rounds = [
+        Round(1, shape.frame_bytes(before, span), work=shape.merging([before, partial[0]], after, span))
+        for before, after in itertools.pairwise(partial)
+    ]
+    rounds += [Round(1, shape.frame_bytes(partial[-1], span))] * (size - 1)
+    rounds[-1] = rounds[-1]._replace(work=shape.joining(shape.union(size), shape.length))
+    return rounds

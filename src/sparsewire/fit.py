@@ -1,0 +1,124 @@
+"""The network whose predictions come closest to measured times.
+
+Least squares of log(predicted / measured) by Levenberg and Marquardt's method, over the logarithms of the
+figures, because cost functions are not linear in them and a factor of two is as bad upwards as downwards.
+Outliers count linearly (Huber); an algorithm that loses by far counts less, because nobody will choose it;
+and what all algorithms have in common in a problem counts a fifth: it does not matter to a choice.
+
+Described in: Marquardt, SIAM J. Appl. Math. 1963; Huber, Ann. Math. Stat. 1964.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.model import Network, Shape
+
+__all__ = ["Sample", "fit", "predicted_over_measured"]
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+
+COMMON = 0.2  # weight of a problem's mean
+OUTLIER = 0.3  # |log(predicted / measured)| from which on it counts linearly
+ITERATIONS = 60
+SMALLEST_GAIN = 1e-4  # of the loss, for which another iteration is worth while
+INERTIA = 1e-4  # pulls towards the start what the samples do not determine
+STEP = 1e-6  # of the numerical derivatives, in logarithms
+# No figure of any machine is outside these; what the samples do not determine must not run away.
+SMALLEST = Network(1e-9, 1e5, 1e-9, 1e-13, 1e-13, 0.0, 1e-9)
+LARGEST = Network(1.0, 1e13, 1.0, 1e-5, 1e-5, 1.0, 1.0)
+_IS_SHARE = np.array([field.name == "overlap" for field in fields(Network)])
+
+
+class Sample(NamedTuple):
+    """One algorithm's time for one problem."""
+
+    algorithm: str
+    shape: Shape
+    seconds: float
+
+
+def fit(samples: Sequence[Sample], starts: Sequence[Network]) -> Network:
+    """The best network found from any of the starting points."""
+    problems = [_Problem(samples, _to_point(start)) for start in starts]
+    found = [(problem, problem.descend()) for problem in problems]
+    return _to_network(min(found, key=lambda pair: pair[0].loss_at(pair[1]))[1])
+
+
+def predicted_over_measured(network: Network, samples: Sequence[Sample]) -> list[float]:
+    costs = [ALGORITHMS[s.algorithm].cost(network, s.shape).seconds for s in samples]
+    return [(network.startup + cost) / s.seconds for cost, s in zip(costs, samples, strict=True)]
+
+
+class _Problem:
+    """Minimise the loss over points: logarithms of the figures, and shares as they are."""
+
+    def __init__(self, samples: Sequence[Sample], start: Vector) -> None:
+        self._samples = samples
+        self._start = start
+        shapes = list(dict.fromkeys(s.shape for s in samples))
+        self._group = np.array([shapes.index(s.shape) for s in samples])
+        seconds = np.array([s.seconds for s in samples])
+        best = np.full(len(shapes), np.inf)
+        np.minimum.at(best, self._group, seconds)
+        self._weights = np.minimum(1.0, 2 * best[self._group] / seconds)
+
+    def descend(self) -> Vector:
+        point, damping = self._start, 1e-2
+        for _ in range(ITERATIONS):
+            residuals, before = self._residuals(point), self.loss_at(point)
+            slopes = self._slopes(point, residuals)
+            robust = self._weights * np.minimum(1.0, OUTLIER / np.maximum(np.abs(residuals), 1e-300))
+            normal = slopes.T @ (slopes * robust[:, None]) + INERTIA * np.eye(len(point))
+            gradient = slopes.T @ (residuals * robust) + INERTIA * (point - self._start)
+            while True:
+                ridge = damping * np.diag(np.diag(normal))
+                tried = _within_bounds(point - np.linalg.solve(normal + ridge, gradient))
+                gain = before - self.loss_at(tried)
+                if gain > 0:
+                    break
+                damping *= 4
+                if damping > 1e6:
+                    return point
+            point, damping = tried, damping / 10
+            if gain < SMALLEST_GAIN * before:
+                return point
+        return point
+
+    def loss_at(self, point: Vector) -> float:
+        size = np.abs(self._residuals(point))
+        huber = np.where(size < OUTLIER, size**2 / 2, OUTLIER * (size - OUTLIER / 2))
+        return float(np.sum(self._weights * huber) + INERTIA / 2 * np.sum((point - self._start) ** 2))
+
+    def _residuals(self, point: Vector) -> Vector:
+        errors = np.log(predicted_over_measured(_to_network(point), self._samples))
+        means = np.bincount(self._group, self._weights * errors) / np.bincount(self._group, self._weights)
+        residuals: Vector = errors - (1 - COMMON) * means[self._group]
+        return residuals
+
+    def _slopes(self, point: Vector, residuals: Vector) -> Vector:
+        """How each residual moves with each coordinate."""
+        moved = [self._residuals(point + step) for step in STEP * np.eye(len(point))]
+        slopes: Vector = (np.array(moved).T - residuals[:, None]) / STEP
+        return slopes
+
+
+def _to_point(network: Network) -> Vector:
+    """Logarithms of the figures; shares as they are."""
+    figures = np.clip(astuple(network), astuple(SMALLEST), astuple(LARGEST))
+    return np.where(_IS_SHARE, figures, np.log(np.where(_IS_SHARE, 1.0, figures)))
+
+
+def _to_network(point: Vector) -> Network:
+    figures: list[Any] = np.where(_IS_SHARE, point, np.exp(point)).tolist()
+    return Network(*figures)
+
+
+def _within_bounds(point: Vector) -> Vector:
+    return np.clip(point, _to_point(SMALLEST), _to_point(LARGEST))

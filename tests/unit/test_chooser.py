@@ -1,0 +1,248 @@
+"""The chooser against decisions done by hand: what is remembered, when ranks ask each other again."""
+
+import numpy as np
+import pytest
+
+from sparsewire import chooser as chooser_module
+from sparsewire.algorithms import ALGORITHMS, cheapest
+from sparsewire.algorithms.agreement import largest
+from sparsewire.chooser import UNSEEN_CALLS, Chooser, Key
+from sparsewire.drivers import local
+from sparsewire.model import Network, Shape
+from sparsewire.vector import SparseVector
+
+LENGTH = 2**16
+DENSE = ("dense_ring", "dense_halving_doubling")
+KEY = Key("layer", LENGTH, 4)
+GIGABIT = Network(2.0**-14, 2.0**27, 2.0**-15, 2.0**-28, 2.0**-30)
+
+
+def vector(nnz, length=LENGTH, first=0):
+    return SparseVector(length, np.arange(first, first + nnz), np.ones(nnz, np.float32))
+
+
+def spread(nnz, length=LENGTH):
+    """Entries at even distances."""
+    return SparseVector(length, np.arange(nnz) * (length // nnz), np.ones(nnz, np.float32))
+
+
+def dense(length=LENGTH):
+    return SparseVector.from_dense(np.ones(length, np.float32))
+
+
+def make_choosers(size):
+    return [Chooser(size, GIGABIT) for _ in range(size)]
+
+
+def agree(choosers, key, vectors):
+    names, _ = local.run([c.agree(key, rank, vectors[rank]) for rank, c in enumerate(choosers)])
+    return names
+
+
+def agreed(size=4, nnz=2**10):
+    """A chooser, of several that have agreed."""
+    choosers = make_choosers(size)
+    agree(choosers, KEY, [spread(nnz)] * size)
+    return choosers[0]
+
+
+def fastest(shape, network=GIGABIT):
+    seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in ALGORITHMS.items()}
+    tied = [name for name in seconds if seconds[name] <= 1.05 * min(seconds.values())]
+    dense = {name: seconds[name] for name in tied if ALGORITHMS[name].dense}
+    return min(dense, key=dense.get) if dense else tied[0]
+
+
+# -- agreement -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16])
+def test_every_rank_learns_the_largest_of_each_number(size):
+    numbers = [[rank, size - rank, 2**53 - 1 if rank == size // 2 else 0] for rank in range(size)]
+    results, traffic = local.run([largest(rank, size, numbers[rank]) for rank in range(size)], seed=size)
+    assert results == [[size - 1, size, 2**53 - 1]] * size
+    assert {rank.messages_sent for rank in traffic} == {(size - 1).bit_length()}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_all_ranks_choose_alike_from_the_fullest_rank(size):
+    choosers = make_choosers(size)
+    vectors = [spread(1 << rank) for rank in range(size)]
+    [name] = set(agree(choosers, KEY, vectors))
+    assert name == fastest(Shape(size, LENGTH, 1 << (size - 1)))
+
+
+def test_an_empty_vector_on_every_rank_can_be_agreed_on():
+    choosers = make_choosers(2)
+    names = agree(choosers, KEY, [SparseVector.empty(LENGTH)] * 2)
+    assert set(names) <= set(ALGORITHMS)
+
+
+def test_a_vector_without_positions_can_be_agreed_on():
+    choosers = make_choosers(2)
+    key = Key("empty", 0, 4)
+    names = agree(choosers, key, [SparseVector.empty(0)] * 2)
+    assert choosers[0].known(key) == names[0]
+
+
+def test_skewed_vectors_are_chosen_for_as_skewed():
+    choosers = make_choosers(4)
+    [name] = set(agree(choosers, KEY, [vector(2**14)] * 4))  # all of them in the first of four ranges
+    assert name == fastest(Shape(4, LENGTH, 2**14, skew=4.0))
+    assert name != fastest(Shape(4, LENGTH, 2**14))
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_known_before_the_ranks_have_agreed():
+    assert Chooser(4, GIGABIT).known(KEY) is None
+
+
+def test_a_promise_needs_no_agreement():
+    for key in (KEY, KEY._replace(name=None)):
+        assert Chooser(4, GIGABIT).known(key, nnz=2**10) == fastest(Shape(4, LENGTH, 2**10))
+
+
+def test_of_calls_without_a_name_nothing_is_remembered():
+    choosers, key = make_choosers(2), KEY._replace(name=None)
+    [name] = set(agree(choosers, key, [spread(2**10)] * 2))
+    assert name == fastest(Shape(2, LENGTH, 2**10))
+    choosers[0].saw(key, vector(2**10))
+    assert choosers[0].known(key) is None
+    assert choosers[0].known(key, nnz=8) == fastest(Shape(2, LENGTH, 8))
+
+
+def test_what_was_agreed_on_is_known():
+    assert agreed().known(KEY) == fastest(Shape(4, LENGTH, 2**10))
+
+
+@pytest.mark.parametrize(
+    "other", [KEY._replace(name="other"), KEY._replace(length=99), Key("layer", LENGTH, 8)]
+)
+def test_another_key_is_not_known(other):
+    assert agreed().known(other) is None
+
+
+def test_the_seen_sum_is_chosen_from():
+    chooser = agreed(nnz=2**13)
+    chooser.saw(KEY, vector(2**13))  # identical supports: the sum has no more entries than each
+    assert chooser.known(KEY) == fastest(Shape(4, LENGTH, 2**13, union_nnz=2**13))
+
+
+def test_entries_are_taken_to_move_with_the_sum():
+    chooser = agreed(nnz=2**13)
+    chooser.saw(KEY, vector(2**14))
+    chooser.saw(KEY, vector(2**13))
+    assert chooser.known(KEY) == fastest(Shape(4, LENGTH, 2**12, union_nnz=2**13))
+
+
+@pytest.mark.parametrize(
+    ("later", "knows"), [(2**9, True), (2**9 - 1, False), (2**11, True), (2**11 + 1, False)]
+)
+def test_a_sum_that_moved_too_far_is_not_trusted(later, knows):
+    chooser = agreed(nnz=2**8)
+    chooser.saw(KEY, vector(2**10))
+    chooser.saw(KEY, vector(later))
+    assert (chooser.known(KEY) is not None) == knows
+
+
+def test_entries_that_appear_where_there_were_none_are_agreed_on():
+    chooser = agreed(nnz=1)
+    chooser.saw(KEY, SparseVector.empty(LENGTH))
+    assert chooser.known(KEY) is not None
+    chooser.saw(KEY, vector(5))
+    assert chooser.known(KEY) is None
+
+
+def test_after_dense_sums_the_ranks_agree_again_now_and_then():
+    chooser = agreed(nnz=LENGTH // 2)
+    for _ in range(UNSEEN_CALLS):
+        assert chooser.known(KEY) is not None
+        chooser.saw(KEY, dense())
+    assert chooser.known(KEY) is None
+
+
+def test_a_sum_with_entries_starts_the_count_of_dense_ones_again():
+    chooser = agreed()
+    for total in [dense()] * (UNSEEN_CALLS - 1) + [vector(2**10), dense()]:
+        chooser.saw(KEY, total)
+    assert chooser.known(KEY) is not None
+
+
+def test_a_promise_replaces_asking_again():
+    chooser = agreed(nnz=LENGTH // 2)
+    for _ in range(3 * UNSEEN_CALLS):
+        chooser.saw(KEY, dense())
+    assert chooser.known(KEY) is None
+    assert chooser.known(KEY, nnz=8) == fastest(Shape(4, LENGTH, 8))
+
+
+def test_a_promise_of_more_entries_than_positions_is_everything():
+    assert agreed().known(KEY, nnz=10 * LENGTH) == fastest(Shape(4, LENGTH, LENGTH))
+
+
+def test_what_is_forgotten_is_not_known():
+    chooser = agreed()
+    chooser.forget()
+    assert chooser.known(KEY) is None
+
+
+def test_a_sum_of_a_key_that_was_forgotten_is_no_surprise():
+    chooser = agreed()
+    chooser.forget()
+    chooser.saw(KEY, vector(3))
+    assert chooser.known(KEY) is None
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(chooser_module, "MOST_KEYS", 4)
+    chooser = Chooser(1, GIGABIT)
+    keys = [Key("layer", length, 4) for length in range(10, 16)]
+    for key in keys:
+        agree([chooser], key, [vector(1, key.length)])
+    assert [chooser.known(key) is not None for key in keys] == [False] * 4 + [True] * 2
+
+
+def test_choosers_that_see_the_same_choose_the_same():
+    rng = np.random.default_rng(0)
+    choosers = make_choosers(3)
+    for _ in range(200):
+        nnz = int(2 ** rng.uniform(0, 14))
+        names = {chooser.known(KEY) for chooser in choosers}
+        if names == {None}:
+            names = set(agree(choosers, KEY, [spread(nnz), spread(1), spread(1)]))
+        assert len(names) == 1
+        total = dense() if rng.random() < 0.5 else vector(nnz)
+        for chooser in choosers:
+            chooser.saw(KEY, total)
+
+
+# -- ties ----------------------------------------------------------------------------------------
+
+
+def test_a_dense_algorithm_wins_a_tie():
+    free = Network(latency=0.0, bandwidth=2.0**27)  # bytes alone count
+    assert ALGORITHMS[cheapest(free, Shape(2, 2**16, 2**16))].dense
+
+
+def test_of_two_dense_algorithms_in_a_tie_the_faster_one_wins():
+    network = Network(latency=2.0**-16, bandwidth=2.0**27, overhead=2.0**-16)
+    shape = Shape(4, 2**20, 2**20)  # the ring has more messages
+    ring, halving = (ALGORITHMS[name].cost(network, shape).seconds for name in DENSE)
+    assert halving < ring < 1.05 * halving
+    assert cheapest(network, shape) == "dense_halving_doubling"
+
+
+def test_the_first_of_the_table_wins_a_tie_of_sparse_algorithms():
+    slow_start = Network(latency=1.0, bandwidth=2.0**40)  # rounds alone count
+    one_round = [
+        name
+        for name, algorithm in ALGORITHMS.items()
+        if algorithm.cost(slow_start, Shape(2, 2**20, 8)).rounds == 1
+    ]
+    assert cheapest(slow_start, Shape(2, 2**20, 8)) == one_round[0]
+
+
+def test_one_rank_alone_keeps_its_entries():
+    assert not ALGORITHMS[cheapest(GIGABIT, Shape(1, 1000, 10))].dense
