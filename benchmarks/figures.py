@@ -10,33 +10,52 @@ CASES = {
     "allreduce-p4-d0.01-1gbit.json": "Four ranks, 1% non-zeros",
     "allreduce-p4-d0.001-1gbit.json": "Four ranks, 0.1% non-zeros",
     "allreduce-p8-d0.01-1gbit.json": "Eight ranks on the same two cores, 1% non-zeros",
+    "allreduce-p4-d0.01-mpi.json": "Four ranks of MPI on shared memory, 1% non-zeros",
+    "allreduce-p4-d0.001-mpi.json": "Four ranks of MPI on shared memory, 0.1% non-zeros",
 }
-HEAD = """| {title} | median | against `gloo-dense` | against `gloo-sparse` | sent by a rank | x wire limit |
-|---|---:|---:|---:|---:|---:|
-"""
+COLUMNS = {
+    "median": lambda row: f"{row['seconds_median'] * 1e3:,.1f} ms",
+    "against `gloo-dense`": lambda row: _times(row["speedup_vs_gloo_dense"]),
+    "against `gloo-sparse`": lambda row: _times(row["speedup_vs_gloo_sparse"]),
+    "against `mpi-dense`": lambda row: _times(row["speedup_vs_mpi_dense"]),
+    "sent by a rank": lambda row: f"{row['bytes_sent_max'] / 1e6:.3g} MB" if row["bytes_sent_max"] else "",
+    "x wire limit": lambda row: _ratio(row["seconds_median"], row["wire_limit_seconds"]),
+}
+LEFT_OUT = ("auto", "mpi-same-bytes", "barrier")  # the first is one of the others, the last two are no sums
 
 
 def render():
-    """All tables, as they stand in the README."""
-    return "\n".join(_table(name, title) for name, title in CASES.items())
+    """All tables and the grid's summary, as they stand in the README."""
+    return "\n".join([*(_table(name, title) for name, title in CASES.items()), _grid()])
 
 
 def _table(name, title):
+    """A column appears only if some row has something to say in it."""
     rows = json.loads((HERE / name).read_text())["rows"]
-    shown = sorted((row for row in rows if row["algorithm"] != "auto"), key=lambda row: row["seconds_median"])
-    return HEAD.format(title=f"{title} ([data](benchmarks/{name}))") + "".join(map(_row, shown))
+    shown = sorted((r for r in rows if r["algorithm"] not in LEFT_OUT), key=lambda row: row["seconds_median"])
+    columns = [column for column, cell in COLUMNS.items() if any(map(cell, shown))]
+    lines = [[f"{title} ([data](benchmarks/{name}))", *columns], ["---", *["---:"] * len(columns)]]
+    lines += [[f"`{row['algorithm']}`", *(COLUMNS[column](row) for column in columns)] for row in shown]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _row(row):
-    cells = [
-        f"`{row['algorithm']}`",
-        f"{row['seconds_median'] * 1e3:,.1f} ms",
-        f"{row['speedup_vs_gloo_dense']:.3g}x",
-        f"{row['speedup_vs_gloo_sparse']:.3g}x",
-        f"{row['bytes_sent_max'] / 1e6:.3g} MB",
-        f"{row['seconds_median'] / row['wire_limit_seconds']:.2f}",
-    ]
-    return f"| {' | '.join(cells)} |\n"
+def _grid():
+    summary = json.loads((HERE / "grid.json").read_text())["summary"]
+    files = "[data](benchmarks/grid.json), [picture](benchmarks/grid.png)"
+    return (
+        f"`auto` in {summary['cells']} cells of length, density, ranks and network ({files}): within 10% of "
+        f"the\nbest single algorithm in {summary['within_10_percent']:.1%} of them, within 25% in "
+        f"{summary['within_25_percent']:.1%};\nat worst {summary['worst_vs_best']:.2f} times as long as "
+        f"the best one, and {summary['worst_vs_dense']:.2f} times as long as the best dense one.\n"
+    )
+
+
+def _times(factor):
+    return f"{factor:.3g}x" if factor else ""
+
+
+def _ratio(time, limit):
+    return f"{time / limit:.2f}" if limit else ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command line: ``sparsewire run | bench | simulate | demo | doctor``.
+"""The command line: ``sparsewire run | bench | simulate | tune | demo | doctor``.
 
 Commands import what they need when they are called, so that ``--help`` answers at once.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from sparsewire.bench.cases import Case
 
 __all__ = ["app", "main"]
+
+Number = TypeVar("Number", int, float)
 
 app = typer.Typer(
     name="sparsewire",
@@ -40,6 +44,9 @@ Algorithms = Annotated[str, typer.Option(help="Names, separated by commas, or 'a
 Distribution = Annotated[str, typer.Option(help="uniform, zipf, identical or disjoint.")]
 Dtype = Annotated[str, typer.Option(help="Type of the values.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same input.")]
+NetworkRate = Annotated[
+    str | None, typer.Option("--network", help="Rate of an emulated link per rank, e.g. 1gbit (Linux, root).")
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")]
 
 
@@ -90,12 +97,10 @@ def bench_allreduce(
     size: Size = "16M",
     density: Density = 0.01,
     algorithms: Algorithms = "all",
-    driver: Annotated[str, typer.Option(help="tcp: real processes. local: one process.")] = "tcp",
-    network: Annotated[
-        str | None, typer.Option(help="Rate of an emulated link per rank, e.g. 1gbit (Linux, root).")
-    ] = None,
+    driver: Annotated[str, typer.Option(help="tcp, mpi: real processes. local: one process.")] = "tcp",
+    network: NetworkRate = None,
     json: Json = None,
-    no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave out torch's gloo.")] = False,
+    no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave out gloo (tcp) and MPI (mpi).")] = False,
     distribution: Distribution = "uniform",
     dtype: Dtype = "float32",
     iterations: Annotated[
@@ -104,7 +109,7 @@ def bench_allreduce(
     seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 20.0,
     seed: Seed = 0,
 ) -> None:
-    """Every algorithm against dense and against gloo, in one run, each result checked."""
+    """Every algorithm against dense, and against gloo or MPI, in one run, each result checked."""
     from dataclasses import asdict
 
     from sparsewire.bench import report
@@ -121,11 +126,97 @@ def bench_allreduce(
     report.print_allreduce(report.wide_console(), case, result.rows, result.skipped)
     if json:
         command = ["sparsewire", "bench", "allreduce", *_case_words(case, size), "--algorithms", algorithms]
-        command += ["--driver", driver, *(["--network", network] if network else [])]
-        command += [*(["--no-peers"] if no_peers else []), "--seconds", f"{seconds:g}"]
+        command += [*_wire_words(driver, network), *(["--no-peers"] if no_peers else [])]
+        command += ["--seconds", f"{seconds:g}"]
         command += ["--iterations", str(iterations)] if iterations else []
         report.write_json(json, command, [asdict(row) for row in result.rows], skipped=result.skipped)
     raise typer.Exit(1 if any(row.wrong for row in result.rows) else 0)
+
+
+@bench.command("grid")
+def bench_grid(
+    environments: Annotated[
+        str, typer.Option(help="Drivers, behind an emulated link or not.")
+    ] = "tcp@1gbit,tcp,mpi",
+    ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "2,4,8",
+    sizes: Annotated[str, typer.Option(help="Lengths of the vector.")] = "4k,64k,1M,16M",
+    densities: Annotated[str, typer.Option(help="Shares of entries that are not zero.")] = (
+        "1e-5,1e-4,1e-3,1e-2,0.1,0.5"
+    ),
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time to spend on measuring each cell.")] = 4.0,
+    tuning: Annotated[float, typer.Option(min=0, help="Time to spend on tuning each job first.")] = 20.0,
+    json: Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw heat maps into this file (.png, .svg).")
+    ] = None,
+) -> None:
+    """Is `auto` as fast as the best algorithm?  Every size, density, number of ranks and environment."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.cases import parse_size
+    from sparsewire.bench.grid import Cell, Environment, cell_to_json, grid_cases, run_grid, summarise
+    from sparsewire.bench.plot import plot_grid, require_matplotlib
+    from sparsewire.bench.progress import progress
+
+    if plot:
+        require_matplotlib()
+    where = [Environment.parse(word) for word in environments.split(",")]
+    cases = grid_cases(
+        [_number(int, word) for word in ranks.split(",")],
+        [parse_size(word) for word in sizes.split(",")],
+        [_number(float, word) for word in densities.split(",")],
+    )
+    command = ["sparsewire", "bench", "grid", "--environments", environments, "--ranks", ranks]
+    command += ["--sizes", sizes, "--densities", densities]
+    command += ["--seconds", f"{seconds:g}", "--tuning", f"{tuning:g}"]
+
+    def save(cells: list[Cell]) -> None:
+        if json:
+            rows = [cell_to_json(cell) for cell in cells]
+            report.write_json(json, command, rows, summary=asdict(summarise(cells)))
+
+    with progress("bench grid") as tell:
+        cells = run_grid(where, cases, seconds, tuning, tell, save)
+    report.print_grid(report.wide_console(), cells, summarise(cells))
+    if plot:
+        plot_grid(cells, plot)
+    raise typer.Exit(1 if any(cell.wrong for cell in cells) else 0)
+
+
+@bench.command("overlap")
+def bench_overlap(
+    ranks: Ranks = 2,
+    size: Size = "4M",
+    density: Density = 0.01,
+    driver: Annotated[str, typer.Option(help="tcp or mpi.")] = "tcp",
+    network: NetworkRate = None,
+    compute_ratio: Annotated[
+        float, typer.Option(min=0.01, help="Computing, in units of the communication's time.")
+    ] = 1.0,
+    json: Json = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 10.0,
+    seed: Seed = 0,
+) -> None:
+    """Eight calls in flight beside a numpy loop: does communication hide behind computing?"""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.cases import Case, parse_size
+    from sparsewire.bench.progress import progress
+    from sparsewire.bench.rows import times_longer_alone
+    from sparsewire.bench.session import run_overlap
+
+    case = Case(ranks, parse_size(size), density, seed=seed)
+    with progress("bench overlap") as tell:
+        rows = run_overlap(case, driver, network, compute_ratio, seconds, tell)
+    report.print_overlap(report.wide_console(), case, rows)
+    if json:
+        command = ["sparsewire", "bench", "overlap", *_case_words(case, size), *_wire_words(driver, network)]
+        command += ["--compute-ratio", f"{compute_ratio:g}", "--seconds", f"{seconds:g}"]
+        ratio = times_longer_alone(rows)
+        report.write_json(json, command, [asdict(row) for row in rows], times_longer_alone=ratio)
+    raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
 
 
 @bench.command("memory")
@@ -224,6 +315,37 @@ def simulate_allreduce(
 
 
 @app.command()
+def tune(
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=2, help="Local ranks to start.")] = 4,
+    driver: Annotated[str, typer.Option(help="Of the ranks to start: tcp or mpi.")] = "tcp",
+    network: NetworkRate = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 20.0,
+) -> None:
+    """Measure what messages and computing cost here, for `auto` to choose by; in a job, with its ranks."""
+    import sparsewire
+    from sparsewire.bench.progress import progress
+    from sparsewire.job import run_job
+    from sparsewire.network import parse_rate
+    from sparsewire.tune import run_tune
+
+    with sparsewire.init() as comm:
+        if comm.size > 1:
+            with progress("tune") if comm.rank == 0 else nullcontext(lambda *_: None) as tell:
+                found = run_tune(comm, budget_s=seconds, tell=tell)
+            print(found, end="\n" if found else "")
+            return
+    rate = parse_rate(network) if network else None
+    ourselves = ["-m", "sparsewire.cli", "tune", "--seconds", f"{seconds:g}"]
+    outcome = run_job(ourselves, ranks, driver=driver, bits_per_second=rate, on_line=_pass_on)
+    raise typer.Exit(outcome.code)
+
+
+def _pass_on(rank: int, stream: str, line: bytes) -> None:
+    """What ranks that speak with one voice say, as our own words."""
+    print(line.decode(errors="replace"), file=sys.stdout if stream == "stdout" else sys.stderr, flush=True)
+
+
+@app.command()
 def demo() -> None:
     """Four real processes add up 16M floats, sparse and dense: half a minute, no set-up."""
     from sparsewire.bench import report
@@ -239,6 +361,17 @@ def doctor() -> None:
     from sparsewire.bench.doctor import print_doctor
 
     print_doctor(report.wide_console())
+
+
+def _number(kind: Callable[[str], Number], text: str) -> Number:
+    try:
+        return kind(text)
+    except ValueError:
+        raise InputError(f"{text!r} is not a number") from None
+
+
+def _wire_words(driver: str, network: str | None) -> list[str]:
+    return ["--driver", driver, *(["--network", network] if network else [])]
 
 
 def _case_words(case: Case, size: str) -> list[str]:

@@ -27,11 +27,14 @@ from typing import IO, TypeAlias
 
 from sparsewire.errors import InputError
 
-__all__ = ["Outcome", "free_port", "launch", "print_with_rank"]
+__all__ = ["OnLine", "Outcome", "free_port", "into_namespace", "launch", "print_with_rank", "run_together"]
 
 # Called with the rank, "stdout" or "stderr", and one line without its newline.
 OnLine: TypeAlias = Callable[[int, str, bytes], None]
 
+# Ranks share the cores, so one thread each unless the user knows better.  Unbuffered, because a rank
+# that is killed cannot flush, and its last words are the ones that matter.
+RANK_DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 GRACE_S = 5.0  # between SIGTERM and SIGKILL: what mpiexec and torchrun users are used to (torchrun waits 30)
 POLL_S = 0.05  # how late a death is noticed where the kernel has no pidfd
 READ_BYTES = 1 << 16  # the capacity of a Linux pipe: one read empties it
@@ -55,14 +58,16 @@ class Outcome:
     code: int = 0
     rank: int | None = None
     killed_by: int | None = None
+    command: str | None = None  # what ended, where that is not a rank itself
 
     def __str__(self) -> str:
         if self.rank is None:
             return "all ranks ended normally"
+        who = self.command or f"rank {self.rank}"
         if self.killed_by is None:
-            return f"rank {self.rank} ended with exit code {self.code}"
+            return f"{who} ended with exit code {self.code}"
         names = {number.value: number.name for number in signal.Signals}
-        return f"rank {self.rank} was killed by {names.get(self.killed_by, f'signal {self.killed_by}')}"
+        return f"{who} was killed by {names.get(self.killed_by, f'signal {self.killed_by}')}"
 
 
 @dataclass
@@ -96,15 +101,34 @@ def launch(
     if namespaces and len(namespaces) != size:
         raise InputError(f"{size} ranks need {size} namespaces, got {len(namespaces)}")
     shared = _job_environment(size, master_addr)
+    places = [into_namespace(name) for name in namespaces] if namespaces else [[]] * size
+    processes = [
+        ([*place, *command], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank, place in enumerate(places)
+    ]
+    return run_together(processes, on_line=on_line, grace_s=grace_s)
+
+
+def run_together(
+    processes: Sequence[tuple[Sequence[str], Mapping[str, str]]],
+    *,
+    on_line: OnLine | None = None,
+    grace_s: float = GRACE_S,
+) -> Outcome:
+    """Run all of these (command, environment), numbered as ranks; what ``launch`` says of ranks holds."""
     ranks: list[_Rank] = []
     try:
-        for number in range(size):
-            prefix = ["ip", "netns", "exec", namespaces[number]] if namespaces else []
-            ranks.append(_start(number, [*prefix, *command], shared))
+        for number, (command, environment) in enumerate(processes):
+            ranks.append(_start(number, command, environment))
         return _watch(ranks, on_line or print_with_rank, grace_s)
     finally:
         _stop(ranks, grace_s)
         _close(ranks)
+
+
+def into_namespace(name: str) -> list[str]:
+    """A prefix for a command that then runs in that network namespace."""
+    return ["ip", "netns", "exec", name]
 
 
 def print_with_rank(rank: int, stream: str, line: bytes) -> None:
@@ -135,19 +159,16 @@ def _job_environment(size: int, master_addr: str) -> dict[str, str]:
         "MASTER_PORT": str(free_port()),
         "SPARSEWIRE_SECRET": secrets.token_hex(32),
     }
-    # Ranks share the cores, so one thread each unless the user knows better.  Unbuffered, because a rank
-    # that is killed cannot flush, and its last words are the ones that matter.
-    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return {**defaults, **os.environ, **job}
+    return {**RANK_DEFAULTS, **os.environ, **job}
 
 
-def _start(number: int, command: Sequence[str], shared: Mapping[str, str]) -> _Rank:
+def _start(number: int, command: Sequence[str], environment: Mapping[str, str]) -> _Rank:
     process = subprocess.Popen(
         [*_bound_to_launcher(), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**shared, "RANK": str(number), "LOCAL_RANK": str(number)},
+        env=environment,
         # A group of its own: a rank's children can be stopped with it, and Ctrl-C reaches the launcher alone.
         start_new_session=True,
     )

@@ -29,8 +29,9 @@ FIELDS = {
     *("seconds_min", "seconds_median", "bytes_sent_max", "messages_max", "wire_limit_seconds"),
     *("speedup_vs_dense", "wrong", "driver", "network", "seconds", "bytes_received_max"),
     *("distribution", "seed", "speedup_vs_gloo_dense", "speedup_vs_gloo_sparse"),
+    *("speedup_vs_mpi_dense", "speedup_vs_mpi_same_bytes"),
 }
-ENVIRONMENT = {"sparsewire", "python", "numpy", "torch", "isa", "cpus", "machine", "kernel"}
+ENVIRONMENT = {"sparsewire", "python", "numpy", "torch", "mpi4py", "isa", "cpus", "machine", "kernel"}
 
 
 def read(path):
@@ -63,6 +64,52 @@ def test_allreduce_with_real_ranks_and_real_gloo(cli, tmp_path):
     assert medians == sorted(medians)
     for text in ("8,192", "float32", "seed 0", "gloo-sparse", "All results are exact"):
         assert text in done.stdout
+
+
+def test_allreduce_with_mpi_and_its_peers(cli, tmp_path):
+    path = tmp_path / "rows.json"
+    words = ["-n", 3, "--size", "8k", "--density", 0.02, "--iterations", 3, "--json", path]
+    done = cli("bench", "allreduce", "--driver", "mpi", *words)
+    assert done.returncode == 0, done.stderr
+    _, rows = read(path)
+    assert set(rows) == {*ALGORITHMS, "auto", "mpi-dense", "mpi-same-bytes", "barrier"}
+    for row in rows.values():
+        assert (row["ranks"], row["driver"], row["network"], row["wrong"]) == (3, "mpi", None, 0)
+        assert len(row["seconds"]) == 3
+        assert row["speedup_vs_mpi_dense"] == rows["mpi-dense"]["seconds_median"] / row["seconds_median"]
+        assert row["speedup_vs_mpi_same_bytes"] > 0
+        assert row["speedup_vs_gloo_dense"] is None
+    assert rows["barrier"]["bytes_sent_max"] < rows["allgather_sum"]["bytes_sent_max"]
+    assert "speed of mpi-dense" in done.stdout
+
+
+@pytest.mark.parametrize("driver", ["tcp", "mpi"])
+def test_records_of_every_rank_and_every_case_arrive(driver):
+    plan = Plan((Case(3, 500, 0.1), Case(3, 64, 0.5)), ("split_allgather",), iterations=2, timeout_s=20.0)
+    found = []
+    events = session.run_ranks(plan, driver, None, on_found=found.append)
+    assert found == events
+    assert [len(event["found"]) for event in events] == [3, 3]
+    for event in events:
+        assert [len(record["seconds"]) for [record] in event["found"]] == [2, 2, 2]
+        assert len({tuple(record["seconds"]) for [record] in event["found"]}) == 3  # each rank's own clock
+
+
+@pytest.mark.parametrize("driver", ["tcp", "mpi"])
+def test_overlap_measures_both_alone_and_together(cli, tmp_path, driver):
+    path = tmp_path / "rows.json"
+    words = ["--size", "64k", "--seconds", 0.2, "--compute-ratio", 0.5, "--driver", driver, "--json", path]
+    done = cli("bench", "overlap", *words)
+    assert done.returncode == 0, done.stderr
+    saved = json.loads(path.read_text())
+    rows = {row["name"]: row for row in saved["rows"]}
+    assert set(rows) == {"communication", "computing", "together"}
+    for row in rows.values():
+        assert (row["ranks"], row["length"], row["driver"], row["wrong"]) == (2, 1 << 16, driver, 0)
+        assert row["seconds_min"] <= row["seconds_median"]
+    longer = max(rows["communication"]["seconds_median"], rows["computing"]["seconds_median"])
+    assert saved["times_longer_alone"] == rows["together"]["seconds_median"] / longer
+    assert "the longer of the two alone" in done.stdout
 
 
 def test_the_json_file_says_nothing_about_the_host(cli, tmp_path):
@@ -115,11 +162,12 @@ def test_a_wrong_result_is_counted_and_ends_with_1(tmp_path, monkeypatch):
     [
         (["--algorithms", "quick_sum"], "unknown algorithm quick_sum; known are allgather_sum, "),
         (["--algorithms", ","], "unknown algorithm"),
-        (["--driver", "carrier-pigeon"], "known are tcp, local"),
+        (["--driver", "carrier-pigeon"], "known are tcp, mpi, local"),
         (["--distribution", "normal"], "uniform, zipf"),
         (["--density", "2"], "density"),
         (["--size", "16Q"], "16Q"),
         (["--network", "fast"], "1gbit"),
+        (["--driver", "mpi", "--network", "fast"], "1gbit"),
         (["--driver", "local", "--network", "1gbit"], "--driver tcp"),
         (["--dtype", "complex64"], "complex64"),
     ],
@@ -155,10 +203,11 @@ def test_a_missing_torch_is_a_stated_reason_not_an_error(monkeypatch, tmp_path):
     assert set(report["skipped"]) == {"gloo-dense", "gloo-sparse"}
 
 
-def test_a_failing_rank_ends_the_benchmark_with_its_last_words():
-    plan = Plan(Case(2, 100, 0.1), ("no_such_algorithm",), timeout_s=20.0)
-    with pytest.raises(session.BenchmarkError, match=r"(?s)ended with exit code 1.*no_such_algorithm"):
-        session._run_ranks(plan, None, lambda *_: None)
+@pytest.mark.parametrize(("driver", "who"), [("tcp", "rank [01]"), ("mpi", "mpiexec")])
+def test_a_failing_rank_ends_the_benchmark_with_its_last_words(driver, who):
+    plan = Plan((Case(2, 100, 0.1),), ("no_such_algorithm",), timeout_s=20.0)
+    with pytest.raises(session.BenchmarkError, match=rf"(?s){who} ended with exit code.*no_such_algorithm"):
+        session.run_ranks(plan, driver, None)
 
 
 def test_memory_is_measured_for_every_sparse_algorithm(cli, tmp_path):
@@ -279,6 +328,9 @@ def test_doctor_tells_versions_extras_and_whether_emulation_works(cli):
         "torch",
         "scipy",
         "ml_dtypes",
+        "mpi4py",
+        "matplotlib",
+        "MPICH",
         "instruction set",
         "emulation",
     ):
@@ -289,6 +341,12 @@ def test_doctor_says_what_emulation_lacks(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     done = CliRunner().invoke(app, ["doctor"])
     assert "no: network emulation needs root: run it with sudo" in done.output
+
+
+def test_doctor_says_how_to_get_mpi(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda command, path=None: None)
+    done = CliRunner().invoke(app, ["doctor"])
+    assert "mpiexec was not found: pip install 'sparsewire[mpi]'" in done.output
 
 
 def test_help_does_not_load_what_only_commands_need(cli):

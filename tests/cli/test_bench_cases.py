@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sparsewire.bench.cases import DISTRIBUTIONS, Case, count_wrong, exact_sum, make_input, parse_size
-from sparsewire.bench.rows import best, make_rows
-from sparsewire.bench.timing import Moved, iteration_counts, measure, takes_part
+from sparsewire.bench.contenders import Alone
+from sparsewire.bench.rows import best, make_overlap_rows, make_rows, times_longer_alone
+from sparsewire.bench.timing import Moved, drop_slow, iteration_counts, measure, takes_part
 from sparsewire.errors import InputError
 
 DENSITIES = [0.001, 0.05, 0.2]  # 0.2 is drawn in another way than sparser ones
@@ -125,6 +126,17 @@ def test_iterations_share_the_budget_and_slow_contenders_get_the_minimum():
     assert iteration_counts([0.1, 10.0, 1e-6], budget_s=6.0) == [20, 5, 200]
 
 
+def test_what_was_dropped_has_no_turns_and_no_share():
+    assert iteration_counts([0.1, None, 0.1], budget_s=4.0) == [20, 0, 20]
+
+
+def test_what_is_far_from_the_fastest_is_dropped_and_auto_never():
+    seconds = {"a": 1.0, "b": 3.9, "c": 4.1, "auto": 9.0}
+    assert drop_slow(seconds, 4.0) == [1.0, 3.9, None, 9.0]
+    assert drop_slow(seconds, None) == [1.0, 3.9, 4.1, 9.0]
+    assert drop_slow({"a": 1e-5, "b": 2e-3}, 4.0) == [1e-5, 2e-3]  # the machine's noise, perhaps
+
+
 @pytest.mark.parametrize(("count", "total"), [(5, 5), (5, 17), (1, 9), (9, 10)])
 def test_turns_are_spread_evenly(count, total):
     turns = [i for i in range(total) if takes_part(i, count, total)]
@@ -174,11 +186,27 @@ def test_contenders_take_turns_behind_barriers_and_are_checked():
         budget_s=1.0,
         tell=lambda done, total: told.append((done, total)),
     )
-    one_round = ["prepare a", "barrier", "run a", "prepare b", "barrier", "run b"]
-    assert turns == one_round * 5  # two rounds to warm up, then as many as rank 0 said
+    turn = {name: [f"prepare {name}", "barrier", f"run {name}"] for name in "ab"}
+    assert len(turns) == 5 * 6  # two rounds to warm up, then as many as rank 0 said
+    for first in range(0, len(turns), 6):
+        assert turns[first : first + 6] in (turn["a"] + turn["b"], turn["b"] + turn["a"])
     assert [len(record.seconds) for record in records] == [3, 3]
+    assert [len(record.warm_up_seconds) for record in records] == [2, 2]
     assert [record.wrong for record in records] == [0, 2]
     assert told == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_the_order_of_turns_changes_and_is_the_same_on_every_rank():
+    def order() -> list[str]:
+        turns: list[str] = []
+        contenders = [Fake(name, turns, np.ones(1)) for name in "abc"]
+        measure(contenders, Alone(), np.ones(1), budget_s=1.0, iterations=20)
+        return [turn[4:] for turn in turns if turn.startswith("run")][6:]
+
+    rounds = [tuple(order()[first : first + 3]) for first in range(0, 60, 3)]
+    assert all(set(one) == set("abc") for one in rounds)
+    assert len(set(rounds)) == 6  # every order of three
+    assert order() == order()
 
 
 def test_interface_bytes_are_read_behind_a_second_barrier():
@@ -241,6 +269,31 @@ def test_rows_are_derived_as_documented():
     assert (gloo.bytes_sent_max, gloo.bytes_received_max, gloo.messages_max) == (900, 1000, None)
     assert gloo.wire_limit_seconds == 100.0
     assert best(rows) is ring  # the faster one is wrong, and gloo is not ours
+
+
+def test_mpi_peers_are_baselines_and_never_the_best():
+    records = [
+        record("allgather_sum", [2.0], 50, 60),
+        record("mpi-dense", [8.0]),
+        record("mpi-same-bytes", [1.0]),
+        record("barrier", [0.5], 8, 8),
+    ]
+    rows = make_rows(Case(1, 1000, 0.1), [records], nnz_out=100, driver="mpi")
+    ours = next(row for row in rows if row.algorithm == "allgather_sum")
+    assert (ours.speedup_vs_mpi_dense, ours.speedup_vs_mpi_same_bytes) == (4.0, 0.5)
+    assert ours.speedup_vs_gloo_dense is None
+    assert best(rows) is ours
+
+
+def test_overlap_is_judged_against_the_longer_of_the_two():
+    rank_0 = [record("communication", [2.0, 2.0, 3.0]), record("computing", [4.0] * 3)]
+    rank_1 = [record("communication", [1.0, 2.5, 3.0]), record("computing", [3.0] * 3)]
+    rank_0.append(record("together", [5.0, 4.0, 5.0]))
+    rank_1.append(record("together", [5.0, 5.0, 4.0], wrong=1))
+    rows = make_overlap_rows(Case(2, 1000, 0.1), [rank_0, rank_1], "tcp", "1gbit")
+    assert [row.seconds_median for row in rows] == [2.5, 4.0, 5.0]
+    assert [row.wrong for row in rows] == [0, 0, 1]
+    assert times_longer_alone(rows) == 1.25
 
 
 def test_without_a_rate_there_is_no_wire_limit_and_without_dense_no_speedup():

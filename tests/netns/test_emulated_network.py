@@ -32,6 +32,10 @@ needs_root = [
     ),
 ]
 
+BURST_S = (
+    2 * module.SMALLEST_BURST_BYTES * 8 / 10**8
+)  # at 100mbit: what both buckets of a link let through at once
+
 # Rank 0 receives PAYLOAD bytes from every other rank at once and prints how long the rate allowed for it.
 RECEIVE_FROM_ALL = """
 import os, socket, sys, threading, time
@@ -91,11 +95,20 @@ def is_gone(pid: str) -> bool:
         return True
 
 
-def start_endless_benchmark() -> tuple[subprocess.Popen[str], set[str]]:
+def start_endless_benchmark(driver: str) -> tuple[subprocess.Popen[str], set[str]]:
     """A benchmark in the middle of its work, and the namespaces it lives in."""
     words = "bench allreduce -n 2 --size 1k --network 1gbit --no-peers --algorithms allgather_sum"
     benchmark = subprocess.Popen(
-        [sys.executable, "-m", "sparsewire.cli", *shlex.split(words), "--iterations", "1000000"],
+        [
+            sys.executable,
+            "-m",
+            "sparsewire.cli",
+            *shlex.split(words),
+            "--driver",
+            driver,
+            "--iterations",
+            "1000000",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -238,24 +251,46 @@ class TestWithRoot:
         assert done.returncode == 0, done.stderr
         rows = {row["algorithm"]: row for row in json.loads(path.read_text())["rows"]}
         assert {"gloo-dense", "gloo-sparse", "dense_ring", "split_allgather"} <= set(rows)
-        burst_s = (
-            2 * module.SMALLEST_BURST_BYTES * 8 / 10**8
-        )  # what the two buckets of a link let through at once
         for row in rows.values():
             assert row["wrong"] == 0
             assert row["network"] == "100mbit"
             most = max(row["bytes_sent_max"], row["bytes_received_max"])
             assert row["wire_limit_seconds"] == most * 8 / 10**8
-            assert row["seconds_min"] >= row["wire_limit_seconds"] - burst_s
+            assert row["seconds_min"] >= row["wire_limit_seconds"] - BURST_S
         assert rows["dense_ring"]["interface_bytes_max"] > rows["dense_ring"]["bytes_sent_max"]
         assert mine() == set()
 
-    def test_a_killed_benchmark_leaves_what_the_next_use_removes(self):
-        benchmark, left = start_endless_benchmark()
+    def test_mpi_crosses_the_slow_links(self, tmp_path: Path):
+        path = tmp_path / "rows.json"
+        words = (
+            "bench allreduce --driver mpi -n 3 --size 256k --density 0.05 --network 100mbit --iterations 3"
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "sparsewire.cli", *shlex.split(words), "--json", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        rows = {row["algorithm"]: row for row in json.loads(path.read_text())["rows"]}
+        assert {"mpi-dense", "dense_ring", "split_allgather"} <= set(rows)
+        for row in rows.values():
+            assert row["wrong"] == 0
+            # Nothing went another way, and nothing went faster than the links.
+            assert row["interface_bytes_max"] >= row["bytes_sent_max"]
+            assert row["seconds_min"] >= row["wire_limit_seconds"] - BURST_S
+        # 2 (P - 1) / P of the vector leave every rank, whoever adds it up.
+        assert rows["mpi-dense"]["bytes_sent_max"] >= 2 * 2 / 3 * (256 << 10) * 4
+        assert mine() == set()
+
+    @pytest.mark.parametrize("driver", ["tcp", "mpi"])
+    def test_a_killed_benchmark_leaves_what_the_next_use_removes(self, driver):
+        benchmark, left = start_endless_benchmark(driver)
         pids = [
             pid for name in left for pid in subprocess.check_output(["ip", "netns", "pids", name]).split()
         ]
-        assert len(pids) == 2
+        assert len(pids) >= 2
         benchmark.kill()
         benchmark.communicate()
         deadline = time.monotonic() + 20.0
@@ -265,8 +300,9 @@ class TestWithRoot:
         remove_leftovers()
         assert left.isdisjoint(namespaces())
 
-    def test_a_terminated_benchmark_cleans_up_itself(self):
-        benchmark, left = start_endless_benchmark()
+    @pytest.mark.parametrize("driver", ["tcp", "mpi"])
+    def test_a_terminated_benchmark_cleans_up_itself(self, driver):
+        benchmark, left = start_endless_benchmark(driver)
         benchmark.terminate()
         benchmark.communicate(timeout=30)
         assert benchmark.returncode == 128 + signal.SIGTERM

@@ -143,7 +143,9 @@ def _zipf(chance: np.random.Generator, length: int, nnz: int) -> Indices:
 
 
 def _smallest(keys: npt.NDArray[np.float64], nnz: int) -> Indices:
-    return np.sort(np.argpartition(keys, nnz - 1)[:nnz])
+    chosen = np.zeros(len(keys), np.bool_)
+    chosen[np.argpartition(keys, nnz - 1)[:nnz]] = True
+    return np.flatnonzero(chosen)  # sorted, and sooner than by sorting
 
 
 def _distinct(draw: Callable[[int], Indices], nnz: int, chance: np.random.Generator) -> Indices:

@@ -1,10 +1,12 @@
 """Our own algorithms as contenders: over a communicator, and all ranks in one process.
 
 A dense algorithm gets the dense array, ready made: nobody who calls it would hold a sparse vector.
+`auto` gets whichever is smaller.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ __all__ = [
     "Alone",
     "LocalAllreduce",
     "Together",
+    "as_array",
     "choose_algorithms",
     "choose_sparse_algorithms",
     "input_vector",
@@ -32,7 +35,9 @@ __all__ = [
 
 def choose_algorithms(text: str, driver: str) -> list[str]:
     """The names in ``a,b,c``, checked; "all" is the whole table, and what "auto" makes of it."""
-    known = [*ALGORITHMS, "auto"] if driver == "tcp" else list(ALGORITHMS)  # auto is the communicator's
+    known = (
+        [*ALGORITHMS, "auto"] if driver in ("tcp", "mpi") else list(ALGORITHMS)
+    )  # auto is the communicator's
     if text == "all":
         return known
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -56,14 +61,17 @@ class Allreduce:
     def __init__(self, algorithm: str, comm: Communicator, sparse: SparseVector, dense: Values) -> None:
         self.name = algorithm
         self._comm = comm
-        self._input = dense if _is_dense(algorithm) else sparse
+        takes_dense = dense.nbytes <= sparse.nbytes if algorithm == "auto" else _is_dense(algorithm)
+        self._input = dense if takes_dense else sparse
+        # As a user names a tensor: `auto` need not ask the other ranks once it knows the last call's facts.
+        self._key = f"{sparse.length} {sparse.nnz}" if algorithm == "auto" else None
         self._result: Any = None
 
     def prepare(self) -> None:
         """The input is not written to."""
 
     def run(self) -> None:
-        self._result = self._comm.allreduce(self._input, algorithm=self.name)
+        self._result = self._comm.allreduce(self._input, algorithm=self.name, name=self._key)
 
     def moved(self) -> Moved:
         last = self._comm.last
@@ -71,7 +79,7 @@ class Allreduce:
         return Moved(last.bytes_sent, last.bytes_received, last.messages_sent, last.algorithm)
 
     def results(self) -> Iterable[Values]:
-        yield _as_array(self._result)
+        yield as_array(self._result)
 
 
 class LocalAllreduce:
@@ -99,7 +107,7 @@ class LocalAllreduce:
         )
 
     def results(self) -> Iterable[Values]:
-        yield from map(_as_array, self._results)
+        yield from map(as_array, self._results)
 
 
 class Together:
@@ -111,7 +119,14 @@ class Together:
 
     def agree(self, numbers: Sequence[int]) -> list[int]:
         agreed = self._comm.broadcast(np.array(numbers, np.int64), root=0)
-        return [int(number) for number in _as_array(agreed)]
+        return [int(number) for number in as_array(agreed)]
+
+    def gather(self, said: Any) -> list[Any]:
+        """What every rank says, in rank order; anything that JSON can carry."""
+        text = json.dumps(said).encode()
+        padded = text.ljust(-(-len(text) // 8) * 8)  # whole int64s
+        everybody = self._comm.allgather(np.frombuffer(padded, np.int64))
+        return [json.loads(as_array(one).tobytes()) for one in everybody]
 
 
 class Alone:
@@ -133,5 +148,6 @@ def _is_dense(algorithm: str) -> bool:
     return algorithm in ALGORITHMS and ALGORITHMS[algorithm].dense
 
 
-def _as_array(result: Any) -> Values:
+def as_array(result: Any) -> Values:
+    """A result as a dense array, whatever kind the input was."""
     return result.to_dense() if isinstance(result, SparseVector) else np.asarray(result)

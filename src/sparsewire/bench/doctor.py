@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sparsewire import kernels
 from sparsewire.bench.report import environment
+from sparsewire.launch_mpi import MpiMissingError, find_mpiexec, mpi_version
 from sparsewire.network import EmulationError, emulated_network
 
 __all__ = ["print_doctor"]
@@ -16,6 +18,8 @@ __all__ = ["print_doctor"]
 # Optional package -> the extra that brings it, and what it is for.
 OPTIONAL = {
     "torch": ("torch", "torch tensors in and out, gloo peers in the benchmark"),
+    "mpi4py": ("mpi", "ranks of mpiexec and srun"),
+    "matplotlib": ("report", "the plot of bench grid"),
     "scipy": ("linear", "scipy.sparse in and out"),
     "ml_dtypes": ("torch", "bfloat16"),
 }
@@ -31,6 +35,7 @@ def print_doctor(console: Console) -> None:
         table.add_row(package, _version_or_advice(package, extra, purpose))
     table.add_row("machine", f"{facts['machine']}, {facts['cpus']} cpus, kernel {facts['kernel']}")
     table.add_row("instruction set", f"{facts['isa']} (available: {', '.join(kernels.available_isas())})")
+    table.add_row("mpiexec", _mpi())
     table.add_row("network emulation", _emulation())
     console.print(table)
 
@@ -40,6 +45,13 @@ def _version_or_advice(package: str, extra: str, purpose: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return f"no ({purpose}): pip install 'sparsewire\\[{extra}]'"
+
+
+def _mpi() -> str:
+    try:
+        return mpi_version(find_mpiexec())
+    except MpiMissingError as error:
+        return f"no: {escape(str(error))}"
 
 
 def _emulation() -> str:

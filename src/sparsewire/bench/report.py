@@ -18,7 +18,9 @@ from rich.table import Table
 
 from sparsewire import kernels
 from sparsewire.bench.cases import Case
-from sparsewire.bench.rows import MemoryRow, Row, best
+from sparsewire.bench.grid import Cell, Summary, Turns
+from sparsewire.bench.overlap import CALLS
+from sparsewire.bench.rows import MemoryRow, OverlapRow, Row, best, times_longer_alone
 from sparsewire.bench.simulate import Prediction
 from sparsewire.bench.timing import WARM_UP_ROUNDS
 
@@ -28,16 +30,19 @@ __all__ = [
     "format_bytes",
     "format_name",
     "format_seconds",
+    "format_size",
     "format_times",
     "print_allreduce",
+    "print_grid",
     "print_kernels",
     "print_memory",
+    "print_overlap",
     "print_simulation",
     "wide_console",
     "write_json",
 ]
 
-WIDEST_TABLE = 120
+WIDEST_TABLE = 140
 
 
 def environment() -> dict[str, Any]:
@@ -47,6 +52,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": _version("torch"),
+        "mpi4py": _version("mpi4py"),
         "isa": kernels.active_isa(),
         "cpus": os.cpu_count(),
         "machine": platform.machine(),
@@ -88,6 +94,8 @@ def conclusion(rows: Sequence[Row]) -> str:
         "our best dense algorithm": winner.speedup_vs_dense,
         "gloo-dense": winner.speedup_vs_gloo_dense,
         "gloo-sparse": winner.speedup_vs_gloo_sparse,
+        "mpi-dense": winner.speedup_vs_mpi_dense,
+        "mpi-same-bytes": winner.speedup_vs_mpi_same_bytes,
     }
     facts = [f"{format_times(factor)} the speed of {name}" for name, factor in against.items() if factor]
     if winner.times_wire_limit:
@@ -149,6 +157,71 @@ def print_memory(console: Console, case: Case, rows: Sequence[MemoryRow]) -> Non
     console.print(table)
 
 
+def print_overlap(console: Console, case: Case, rows: Sequence[OverlapRow]) -> None:
+    """One line for each of the three, and how much longer both together take than the longer one."""
+    first = rows[0]
+    console.print(f"[dim]# {_problem(case)}[/dim]")
+    console.print(f"[dim]# {_where(first.driver, first.network)}  {CALLS} calls in flight[/dim]")
+    table = _table("what", "min", "median", "iterations", "wrong")
+    for row in rows:
+        table.add_row(
+            row.name,
+            format_seconds(row.seconds_min),
+            format_seconds(row.seconds_median),
+            str(len(row.seconds)),
+            _wrong(row.wrong),
+        )
+    console.print(table)
+    console.print(f"Together takes [bold]{times_longer_alone(rows):.2f}x[/bold] the longer of the two alone.")
+
+
+def print_grid(console: Console, cells: Sequence[Cell], summary: Summary) -> None:
+    """One line per cell, worst cells marked, and how `auto` did over all."""
+    table = _table(
+        *(
+            "where",
+            "ranks",
+            "length",
+            "density",
+            "auto took",
+            "auto",
+            "fastest",
+            "its median",
+            "auto /\nbest",
+        ),
+        *("best dense", "auto /\ndense", "wrong"),
+    )
+    for cell in cells:
+        table.add_row(
+            cell.environment,
+            str(cell.ranks),
+            format_size(cell.length),
+            f"{cell.density:g}",
+            cell.auto.chosen,
+            _median(cell.auto),
+            cell.fastest.algorithm,
+            _median(cell.fastest),
+            f"{cell.auto_vs_best:.2f}",
+            _median(cell.fastest_dense),
+            f"{cell.auto_vs_dense:.2f}",
+            _wrong(cell.wrong),
+            style="yellow" if cell.auto_vs_best > 1.1 else None,
+        )
+    console.print(table)
+    console.print(
+        "[dim]# * was over four times the fastest: dropped after its warm-up, whose time it is[/dim]"
+    )
+    console.print(
+        f"In {summary.within_10_percent:.1%} of {summary.cells} cells auto is within 10% of the best single "
+        f"algorithm, in {summary.within_25_percent:.1%} within 25%; worst {summary.worst_vs_best:.2f}x. "
+        f"Against the best dense algorithm its worst is {summary.worst_vs_dense:.2f}x."
+    )
+
+
+def _median(turns: Turns) -> str:
+    return format_seconds(turns.seconds_median) + ("" if turns.iterations else "*")
+
+
 def print_kernels(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """One line per kernel, with the bar it is held to."""
     table = _table("kernel", "isa", "length", "density", "min", "median", "reached", "bar", "ok")
@@ -181,20 +254,28 @@ def _header(case: Case, rows: Sequence[Row]) -> list[str]:
     facts = environment()
     driver, network = (rows[0].driver, rows[0].network) if rows else ("-", None)
     counts = sorted({len(row.seconds) for row in rows})
-    wires = f"network {network}, one namespace per rank" if network else "loopback, unlimited"
-    where = f"driver tcp  {wires}" if driver == "tcp" else "driver local: all ranks in one process"
+    iterations = "-".join(map(str, counts[:1] + counts[1:][-1:]))
     time_is = (
-        "slowest rank of each iteration; barrier before it, not in it; contenders take turns"
-        if driver == "tcp"
-        else "the computing of all ranks, one after another; nothing travels"
+        "the computing of all ranks, one after another; nothing travels"
+        if driver == "local"
+        else "slowest rank of each iteration; barrier before it, not in it; contenders take turns"
     )
     return [
         f"sparsewire {facts['sparsewire']}  python {facts['python']}  numpy {facts['numpy']}  "
-        f"torch {facts['torch']}  isa {facts['isa']}  {facts['cpus']} cpus",
+        f"torch {facts['torch']}  mpi4py {facts['mpi4py']}  isa {facts['isa']}  {facts['cpus']} cpus",
         _problem(case),
-        f"{where}  warm-up {WARM_UP_ROUNDS}  iterations {'-'.join(map(str, counts[:1] + counts[1:][-1:]))}",
+        f"{_where(driver, network)}  warm-up {WARM_UP_ROUNDS}  iterations {iterations}",
         f"time: {time_is}",
     ]
+
+
+def _where(driver: str, network: str | None) -> str:
+    if driver == "local":
+        return "driver local: all ranks in one process"
+    if network:
+        return f"driver {driver}  network {network}, one namespace per rank"
+    wires = {"tcp": "loopback, unlimited", "mpi": "whatever MPI uses on one machine"}
+    return f"driver {driver}  {wires.get(driver, '')}"
 
 
 def _problem(case: Case) -> str:
@@ -213,6 +294,8 @@ def _allreduce_table(rows: Sequence[Row]) -> Table:
         "vs\ndense": lambda row: format_times(row.speedup_vs_dense),
         "vs gloo\ndense": lambda row: format_times(row.speedup_vs_gloo_dense),
         "vs gloo\nsparse": lambda row: format_times(row.speedup_vs_gloo_sparse),
+        "vs mpi\ndense": lambda row: format_times(row.speedup_vs_mpi_dense),
+        "vs mpi\nsame bytes": lambda row: format_times(row.speedup_vs_mpi_same_bytes),
         "bytes\nsent": lambda row: format_bytes(row.bytes_sent_max),
         "messages": lambda row: str(row.messages_max) if row.messages_max is not None else "-",
         "x wire\nlimit": lambda row: f"{row.times_wire_limit:.2f}" if row.times_wire_limit else "-",
@@ -257,6 +340,18 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 1e-3:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.1f} us"
+
+
+def format_size(length: int) -> str:
+    """As ``--size`` takes it.
+
+    >>> format_size(1 << 24), format_size(4096), format_size(1000)
+    ('16M', '4k', '1000')
+    """
+    for unit, size in (("G", 1 << 30), ("M", 1 << 20), ("k", 1 << 10)):
+        if length % size == 0:
+            return f"{length // size}{unit}"
+    return str(length)
 
 
 def format_bytes(count: int | None) -> str:

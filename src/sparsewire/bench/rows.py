@@ -11,9 +11,20 @@ from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.cases import Case
 from sparsewire.bench.peers import PEERS
 
-__all__ = ["MemoryRow", "Row", "best", "make_memory_row", "make_rows"]
+__all__ = [
+    "MemoryRow",
+    "OverlapRow",
+    "Row",
+    "best",
+    "make_memory_row",
+    "make_overlap_rows",
+    "make_rows",
+    "slowest_rank",
+    "times_longer_alone",
+]
 
 ENTRY_BYTES = 8  # a u32 index and a float32 value
+PEER_NAMES = [name for names in PEERS.values() for name in names]
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,8 @@ class Row:
     speedup_vs_dense: float | None
     speedup_vs_gloo_dense: float | None
     speedup_vs_gloo_sparse: float | None
+    speedup_vs_mpi_dense: float | None
+    speedup_vs_mpi_same_bytes: float | None
     wrong: int
     driver: str
     network: str | None
@@ -48,7 +61,7 @@ class Row:
 
     @property
     def is_exact(self) -> bool:
-        return self.algorithm in PEERS or self.algorithm == "auto" or ALGORITHMS[self.algorithm].exact
+        return self.algorithm in PEER_NAMES or self.algorithm == "auto" or ALGORITHMS[self.algorithm].exact
 
     @property
     def times_wire_limit(self) -> float | None:
@@ -71,6 +84,53 @@ class MemoryRow:
     peak_in_inputs: float  # in units of nnz_in x 8 bytes: an input of float32 and u32
     result_bytes_max: int
     wrong: int
+
+
+@dataclass(frozen=True)
+class OverlapRow:
+    """How long the calls in flight, the loop, or both took."""
+
+    name: str  # communication, computing, together
+    ranks: int
+    length: int
+    dtype: str
+    distribution: str
+    seed: int
+    density_in: float
+    nnz_in: int
+    seconds_min: float
+    seconds_median: float
+    seconds: list[float]
+    wrong: int
+    driver: str
+    network: str | None
+
+
+def make_overlap_rows(
+    case: Case, records: Sequence[Sequence[Mapping[str, Any]]], driver: str, network: str | None
+) -> list[OverlapRow]:
+    """One row for each of the three; ``records[r]`` is what rank r recorded."""
+    rows = []
+    for of_ranks in zip(*records, strict=True):
+        seconds = slowest_rank(of_ranks)
+        row = OverlapRow(
+            name=of_ranks[0]["name"],
+            **_problem(case),
+            seconds_min=min(seconds),
+            seconds_median=statistics.median(seconds),
+            seconds=seconds,
+            wrong=sum(record["wrong"] for record in of_ranks),
+            driver=driver,
+            network=network,
+        )
+        rows.append(row)
+    return rows
+
+
+def times_longer_alone(rows: Sequence[OverlapRow]) -> float:
+    """Time of both together in units of the longer of the two alone, by medians."""
+    medians = {row.name: row.seconds_median for row in rows}
+    return medians["together"] / max(medians["communication"], medians["computing"])
 
 
 def make_memory_row(case: Case, of_ranks: Sequence[Mapping[str, Any]]) -> MemoryRow:
@@ -105,8 +165,13 @@ def make_rows(
 
 def best(rows: Iterable[Row]) -> Row | None:
     """The fastest of our exact algorithms whose result was right."""
-    ours = [row for row in rows if row.algorithm not in PEERS and row.is_exact and not row.wrong]
+    ours = [row for row in rows if row.algorithm not in PEER_NAMES and row.is_exact and not row.wrong]
     return min(ours, key=lambda row: row.seconds_median, default=None)
+
+
+def slowest_rank(of_ranks: Sequence[Mapping[str, Any]], times: str = "seconds") -> list[float]:
+    """The time of each iteration, which is that of its slowest rank."""
+    return [max(iteration) for iteration in zip(*(record[times] for record in of_ranks), strict=True)]
 
 
 def _row(
@@ -123,8 +188,7 @@ def _row(
     sent, received = (_most([m[name] for m in moved]) for name in ("bytes_sent", "bytes_received"))
     if sent is None:  # a peer does not say what it moved; the interface does
         sent, received = interface, interface_received
-    # An iteration takes as long as its slowest rank.
-    seconds = [max(times) for times in zip(*(record["seconds"] for record in of_ranks), strict=True)]
+    seconds = slowest_rank(of_ranks)
     name = of_ranks[0]["name"]
     return Row(
         algorithm=name,
@@ -142,6 +206,8 @@ def _row(
         speedup_vs_dense=None,
         speedup_vs_gloo_dense=None,
         speedup_vs_gloo_sparse=None,
+        speedup_vs_mpi_dense=None,
+        speedup_vs_mpi_same_bytes=None,
         wrong=sum(record["wrong"] for record in of_ranks),
         driver=driver,
         network=network,
@@ -185,6 +251,8 @@ def _with_speedups(rows: Sequence[Row]) -> list[Row]:
             speedup_vs_dense=speedup(min(dense, default=None), row),
             speedup_vs_gloo_dense=speedup(medians.get("gloo-dense"), row),
             speedup_vs_gloo_sparse=speedup(medians.get("gloo-sparse"), row),
+            speedup_vs_mpi_dense=speedup(medians.get("mpi-dense"), row),
+            speedup_vs_mpi_same_bytes=speedup(medians.get("mpi-same-bytes"), row),
         )
         for row in rows
     ]

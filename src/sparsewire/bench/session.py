@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,19 +13,38 @@ import numpy as np
 from sparsewire.bench.cases import Case, exact_sum
 from sparsewire.bench.contenders import Alone, LocalAllreduce, input_vector
 from sparsewire.bench.peers import PEERS, reason_to_skip
-from sparsewire.bench.rows import MemoryRow, Row, make_memory_row, make_rows
+from sparsewire.bench.rows import (
+    MemoryRow,
+    OverlapRow,
+    Row,
+    make_memory_row,
+    make_overlap_rows,
+    make_rows,
+)
 from sparsewire.bench.timing import measure
 from sparsewire.bench.worker import EVENT, Plan
 from sparsewire.errors import InputError, SparsewireError
-from sparsewire.launch import free_port, launch
-from sparsewire.network import emulated_network, parse_rate
+from sparsewire.job import run_job
+from sparsewire.launch import free_port
+from sparsewire.network import parse_rate
 
-__all__ = ["BenchmarkError", "Options", "Result", "run_allreduce", "run_memory"]
+__all__ = [
+    "BenchmarkError",
+    "Options",
+    "Result",
+    "Tell",
+    "run_allreduce",
+    "run_memory",
+    "run_overlap",
+    "run_ranks",
+    "timeout_s",
+]
 
 # Hears what is going on, and how many of how many steps are done.
 Tell: TypeAlias = Callable[[str, int, int], None]
 
 LAST_WORDS = 15  # lines of a failed rank that are worth showing
+DRIVERS = ("tcp", "mpi", "local")
 
 
 class BenchmarkError(SparsewireError):
@@ -57,25 +75,25 @@ def run_allreduce(case: Case, options: Options, tell: Tell) -> Result:
     """Every contender on the case, interleaved in one run."""
     if options.driver == "local":
         return _run_in_this_process(case, options, tell)
-    if options.driver != "tcp":
-        raise InputError(f"unknown driver {options.driver!r}; known are tcp, local")
-    wanted = PEERS if options.peers else ()
+    if options.driver not in DRIVERS:
+        raise InputError(f"unknown driver {options.driver!r}; known are {', '.join(DRIVERS)}")
+    wanted = PEERS[options.driver] if options.peers else ()
     skipped = {peer: reason for peer in wanted if (reason := reason_to_skip(peer, case.dtype))}
     rate = parse_rate(options.network) if options.network else None
     plan = Plan(
-        case,
+        (case,),
         options.algorithms,
         peers=tuple(peer for peer in wanted if peer not in skipped),
         iterations=options.iterations,
         budget_s=options.budget_s,
-        timeout_s=_timeout_s(case, rate),
+        timeout_s=timeout_s(case, rate),
     )
-    events = _run_ranks(plan, rate, tell)
+    [event] = run_ranks(plan, options.driver, rate, partial(tell, "measuring"))
     rows = make_rows(
         case,
-        [event["records"] for event in events],
-        nnz_out=events[0]["nnz_out"],
-        driver="tcp",
+        event["found"],
+        nnz_out=event["nnz_out"],
+        driver=options.driver,
         network=options.network,
         bits_per_second=rate,
     )
@@ -87,14 +105,30 @@ def run_memory(case: Case, algorithms: Sequence[str], tell: Tell) -> list[Memory
     rows = []
     for done, name in enumerate(algorithms):
         tell(f"memory of {name}", done, len(algorithms))
-        events = _run_ranks(Plan(case, (name,), measure="memory"), None, lambda *_: None)
-        rows.append(make_memory_row(case, [event["records"][0] for event in events]))
+        [event] = run_ranks(Plan((case,), (name,), measure="memory"), "tcp", None)
+        rows.append(make_memory_row(case, [of_rank for [of_rank] in event["found"]]))
     return rows
+
+
+def run_overlap(
+    case: Case, driver: str, network: str | None, compute_ratio: float, budget_s: float, tell: Tell
+) -> list[OverlapRow]:
+    """Calls in flight, a loop, and both together, interleaved in one run."""
+    rate = parse_rate(network) if network else None
+    plan = Plan(
+        (case,),
+        budget_s=budget_s,
+        compute_ratio=compute_ratio,
+        timeout_s=timeout_s(case, rate),
+        measure="overlap",
+    )
+    [event] = run_ranks(plan, driver, rate, partial(tell, "measuring"))
+    return make_overlap_rows(case, event["found"], driver, network)
 
 
 def _run_in_this_process(case: Case, options: Options, tell: Tell) -> Result:
     if options.network:
-        raise InputError("--network needs real ranks: use --driver tcp")
+        raise InputError("--network needs real ranks: use --driver tcp or mpi")
     inputs = [input_vector(case, rank) for rank in range(case.ranks)]
     expected = exact_sum(case)
     records = measure(
@@ -110,32 +144,32 @@ def _run_in_this_process(case: Case, options: Options, tell: Tell) -> Result:
     return Result(rows, {})
 
 
-def _run_ranks(plan: Plan, rate: int | None, tell: Tell) -> list[dict[str, Any]]:
-    """What each rank said at its end, in rank order."""
-    tell("starting ranks", 0, 1)
-    ears = _Ears(tell)
-    with ExitStack() as stack:
-        network = stack.enter_context(emulated_network(plan.case.ranks, rate)) if rate else None
-        plan = replace(plan, peer_port=free_port(), in_namespace=network is not None)
-        outcome = launch(
-            [sys.executable, "-m", "sparsewire.bench.worker", plan.to_json()],
-            plan.case.ranks,
-            master_addr=network.hosts[0].address if network else "127.0.0.1",
-            namespaces=network.namespaces if network else (),
-            on_line=ears.hear,
-        )
+def run_ranks(
+    plan: Plan,
+    driver: str,
+    rate: int | None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+    on_found: Callable[[dict[str, Any]], None] = lambda event: None,
+) -> list[dict[str, Any]]:
+    """What the ranks found in each case of the plan, in order; ``on_found`` hears it at once."""
+    tell(0, 1)
+    ears = _Ears(tell, on_found)
+    plan = replace(plan, peer_port=free_port(), in_namespace=rate is not None)
+    worker = ["-m", "sparsewire.bench.worker", plan.to_json()]
+    outcome = run_job(worker, plan.ranks, driver=driver, bits_per_second=rate, on_line=ears.hear)
     if outcome.code != 0:
         words = "\n".join(ears.words.get(outcome.rank, [])[-LAST_WORDS:])
         raise BenchmarkError(f"{outcome}; its last words:\n{words}")
-    return [ears.records[rank] for rank in range(plan.case.ranks)]
+    return ears.found
 
 
 @dataclass
 class _Ears:
     """Sorts what ranks print into events and words."""
 
-    tell: Tell
-    records: dict[int, dict[str, Any]] = field(default_factory=dict)
+    tell: Callable[[int, int], None]
+    on_found: Callable[[dict[str, Any]], None]
+    found: list[dict[str, Any]] = field(default_factory=list)
     words: dict[int | None, list[str]] = field(default_factory=dict)
 
     def hear(self, rank: int, stream: str, line: bytes) -> None:
@@ -143,13 +177,14 @@ class _Ears:
             self.words.setdefault(rank, []).append(line.decode(errors="replace"))
             return
         event = json.loads(line[len(EVENT) :])
-        if "records" in event:
-            self.records[rank] = event
+        if "found" in event:
+            self.found.append(event)
+            self.on_found(event)
         else:
-            self.tell("measuring", event["done"], event["total"])
+            self.tell(event["done"], event["total"])
 
 
-def _timeout_s(case: Case, bits_per_second: int | None) -> float:
+def timeout_s(case: Case, bits_per_second: int | None) -> float:
     """Far more than any contender needs, so that only what hangs runs into it."""
     slowest_bits = (
         8 * 8 * case.length * case.ranks

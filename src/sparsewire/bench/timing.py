@@ -6,18 +6,20 @@ iteration's time, and ``rows`` finds it, so no communication happens for the sak
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sparsewire.bench.cases import Values, count_wrong
 
-__all__ = ["Contender", "Moved", "Ranks", "Record", "iteration_counts", "measure", "takes_part"]
+__all__ = ["Contender", "Moved", "Ranks", "Record", "drop_slow", "iteration_counts", "measure", "takes_part"]
 
 WARM_UP_ROUNDS = 2  # the first connects, the second says how long a turn takes
 FEWEST_ITERATIONS = 5
 MOST_ITERATIONS = 200  # enough for a median; more would only repeat it
+NOISE_S = 1e-3  # what a busy machine may add to a turn
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Record:
     interface_sent: int | None = None
     interface_received: int | None = None
     wrong: int = 0
+    warm_up_seconds: list[float] = field(default_factory=list)
 
 
 def measure(
@@ -77,34 +80,49 @@ def measure(
     *,
     budget_s: float,
     iterations: int | None = None,
+    drop_above: float | None = None,
     interface_bytes: Callable[[], tuple[int, int]] | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Record]:
     """One record per contender, measured in turns and checked against ``expected``.
 
+    What takes ``drop_above`` times as long as the fastest has no turns after the warm-up, `auto` excepted.
     ``tell`` hears how many of how many iterations are done.
     """
     records = [Record(contender.name) for contender in contenders]
     pairs = list(zip(contenders, records, strict=True))
     for _ in range(WARM_UP_ROUNDS):
-        warm_up = [_turn(contender, record, ranks, interface_bytes) for contender, record in pairs]
+        for contender, record in pairs:
+            record.warm_up_seconds.append(_turn(contender, record, ranks, interface_bytes))
     _check(pairs, expected)
 
+    warm_up = drop_slow({record.name: min(record.warm_up_seconds) for record in records}, drop_above)
     counts = [iterations] * len(pairs) if iterations else iteration_counts(warm_up, budget_s)
     counts = ranks.agree(counts)
+    order = random.Random(0)  # the same on every rank
     for iteration in range(max(counts)):
         tell(iteration, max(counts))
-        for (contender, record), count in zip(pairs, counts, strict=True):
+        # In a new order each time: what a contender leaves in the caches is not always the same one's gain.
+        for (contender, record), count in order.sample(list(zip(pairs, counts, strict=True)), len(pairs)):
             if takes_part(iteration, count, max(counts)):
                 record.seconds.append(_turn(contender, record, ranks, interface_bytes))
     _check(pairs, expected)
     return records
 
 
-def iteration_counts(seconds: Sequence[float], budget_s: float) -> list[int]:
-    """As many iterations as fit when all contenders get the same share of the time."""
-    share_s = budget_s / len(seconds)
-    return [max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, int(share_s / max(s, 1e-9)))) for s in seconds]
+def iteration_counts(seconds: Sequence[float | None], budget_s: float) -> list[int]:
+    """As many iterations as fit when all contenders get the same share of the time; None gets none."""
+    share_s = budget_s / sum(s is not None for s in seconds)
+    return [
+        max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, int(share_s / max(s, 1e-9)))) if s is not None else 0
+        for s in seconds
+    ]
+
+
+def drop_slow(seconds: Mapping[str, float], times_fastest: float | None) -> list[float | None]:
+    """The times, without those above so many times the fastest; `auto` stays, it is what is judged."""
+    limit = times_fastest * (min(seconds.values()) + NOISE_S) if times_fastest else float("inf")
+    return [s if s <= limit or name == "auto" else None for name, s in seconds.items()]
 
 
 def takes_part(iteration: int, count: int, total: int) -> bool:

@@ -1,10 +1,11 @@
 """One rank of a benchmark, as a process: ``python -m sparsewire.bench.worker PLAN``.
 
-It speaks to the session that started it in JSON lines on standard output, each behind an ASCII record
-separator (RFC 7464), because libraries print there too:
+What the ranks found out meets at rank 0, through the communicator.  Rank 0 alone speaks to the session that
+started them, in JSON lines on standard output, each behind an ASCII record separator (RFC 7464), because
+libraries print there too:
 
-    {"done": 3, "total": 20}           from rank 0, for the progress bar
-    {"records": [...], "nnz_out": 9}   from every rank, once, at the end
+    {"done": 3, "total": 20}   for the progress bar
+    {"found": ..., ...}        once per case: what each rank found, in rank order
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 import sparsewire as sw
-from sparsewire.bench import memory, peers
-from sparsewire.bench.cases import Case, Values, exact_sum, make_input
+from sparsewire.bench import memory, overlap, peers
+from sparsewire.bench.cases import Case, exact_sum, make_input
 from sparsewire.bench.contenders import Allreduce, Together
-from sparsewire.bench.timing import Contender, Record, measure
+from sparsewire.bench.timing import Contender, measure
 from sparsewire.network import INTERFACE, interface_bytes
+from sparsewire.tune import tune
 
 __all__ = ["EVENT", "Plan", "main"]
 
@@ -34,15 +36,22 @@ EVENT = b"\x1e"
 class Plan:
     """What all ranks do, as one command-line argument."""
 
-    case: Case
-    algorithms: tuple[str, ...]
+    cases: tuple[Case, ...]  # of as many ranks each
+    algorithms: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     peer_port: int = 0
     in_namespace: bool = False
     iterations: int | None = None
-    budget_s: float = 20.0
+    budget_s: float = 20.0  # for each case
+    drop_above: float | None = None
+    tune_s: float = 0.0  # to spend on tuning, before anything else
+    compute_ratio: float = 1.0
     timeout_s: float = 60.0
-    measure: str = "time"  # or "memory"
+    measure: str = "time"  # or "memory", "overlap"
+
+    @property
+    def ranks(self) -> int:
+        return self.cases[0].ranks
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -50,43 +59,59 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         fields: dict[str, Any] = json.loads(text)
-        case, algorithms, peers = (fields.pop(name) for name in ("case", "algorithms", "peers"))
-        return cls(Case(**case), tuple(algorithms), tuple(peers), **fields)
+        cases, algorithms, peers = (fields.pop(name) for name in ("cases", "algorithms", "peers"))
+        return cls(tuple(Case(**case) for case in cases), tuple(algorithms), tuple(peers), **fields)
 
 
 def main() -> None:
     plan = Plan.from_json(sys.argv[1])
-    with sw.init(timeout=plan.timeout_s) as comm:
-        if plan.measure == "memory":
-            _say({"records": [memory.measure_allreduce(comm, plan.case, name) for name in plan.algorithms]})
-        else:
-            expected = exact_sum(plan.case)
-            records = [asdict(record) for record in _time(plan, comm, expected)]
-            _say({"records": records, "nnz_out": int(np.count_nonzero(expected))})
-
-
-def _time(plan: Plan, comm: sw.Communicator, expected: Values) -> list[Record]:
-    indices, values = make_input(plan.case, comm.rank)
-    sparse = sw.SparseVector(plan.case.length, indices, values)
-    dense = sparse.to_dense()
-    with ExitStack() as stack:
-        contenders: list[Contender] = [Allreduce(name, comm, sparse, dense) for name in plan.algorithms]
-        if plan.peers:
-            interface = INTERFACE if plan.in_namespace else peers.LOOPBACK
-            master = (os.environ["MASTER_ADDR"], plan.peer_port)
-            stack.enter_context(peers.gloo(comm.rank, comm.size, master, interface, plan.timeout_s))
-            contenders += [peers.contender(name, plan.case.length, indices, values) for name in plan.peers]
-        records = measure(
-            contenders,
-            Together(comm),
-            expected,
-            budget_s=plan.budget_s,
-            iterations=plan.iterations,
-            interface_bytes=interface_bytes if plan.in_namespace else None,
-            tell=_tell if comm.rank == 0 else lambda done, total: None,
-        )
+    with sw.init(timeout=plan.timeout_s) as comm, _peer_group(plan, comm):
+        if plan.tune_s:
+            tune(comm, budget_s=plan.tune_s)
+        for case in plan.cases:
+            found, common = _find_out(plan, comm, case)
+            of_ranks = Together(comm).gather(found)
+            if comm.rank == 0:
+                _say({"found": of_ranks, **common})
         comm.barrier()  # nobody takes the peers' group down while somebody still uses it
-    return records
+
+
+def _find_out(plan: Plan, comm: sw.Communicator, case: Case) -> tuple[Any, dict[str, Any]]:
+    """What this rank found, and what is the same on every rank."""
+    if plan.measure == "memory":
+        return [memory.measure_allreduce(comm, case, name) for name in plan.algorithms], {}
+    expected = exact_sum(case)
+    records = measure(
+        _contenders(plan, comm, case),
+        Together(comm),
+        expected,
+        budget_s=plan.budget_s,
+        iterations=plan.iterations,
+        drop_above=plan.drop_above,
+        interface_bytes=interface_bytes if plan.in_namespace else None,
+        tell=_tell if comm.rank == 0 else lambda done, total: None,
+    )
+    common = {"nnz_out": int(np.count_nonzero(expected)), "figures": asdict(comm.network)}
+    return [asdict(record) for record in records], common
+
+
+def _contenders(plan: Plan, comm: sw.Communicator, case: Case) -> list[Contender]:
+    if plan.measure == "overlap":
+        return overlap.contenders(comm, case, plan.compute_ratio)
+    indices, values = make_input(case, comm.rank)
+    sparse = sw.SparseVector(case.length, indices, values)
+    dense = sparse.to_dense()
+    ours = [Allreduce(name, comm, sparse, dense) for name in plan.algorithms]
+    return [*ours, *(peers.contender(name, comm, case.length, indices, values) for name in plan.peers)]
+
+
+def _peer_group(plan: Plan, comm: sw.Communicator) -> AbstractContextManager[None]:
+    """What the peers need to have running."""
+    if not set(plan.peers) & set(peers.PEERS["tcp"]):
+        return nullcontext()
+    interface = INTERFACE if plan.in_namespace else peers.LOOPBACK
+    master = (os.environ["MASTER_ADDR"], plan.peer_port)
+    return peers.gloo(comm.rank, comm.size, master, interface, plan.timeout_s)
 
 
 def _tell(done: int, total: int) -> None:

@@ -1,0 +1,119 @@
+"""The grid as a picture: one heat map for each environment and number of ranks, length against density."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.bench.grid import Cell
+from sparsewire.errors import SparsewireError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["PlotError", "initials", "plot_grid", "require_matplotlib"]
+
+# Upper end of a class of `auto` / best -> its colour.
+CLASSES = {1.05: "#2a9d6f", 1.10: "#a6d96a", 1.25: "#fee08b", math.inf: "#e0533d"}
+NOT_MEASURED = "#eeeeee"
+WIDTH_OF_LEGEND = 9.0  # inches
+
+
+class PlotError(SparsewireError):
+    """There is nothing to draw with; the message says what to install."""
+
+
+def require_matplotlib() -> None:
+    """Better before a long measurement than after it."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise PlotError("matplotlib is not installed: pip install 'sparsewire[report]'") from None
+
+
+def plot_grid(cells: Sequence[Cell], path: Path) -> None:
+    """Draw all cells into a file; its name's suffix says the format."""
+    require_matplotlib()
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+
+    environments = list(dict.fromkeys(cell.environment for cell in cells))
+    ranks = sorted({cell.ranks for cell in cells})
+    lengths = sorted({cell.length for cell in cells})
+    densities = sorted({cell.density for cell in cells})
+    width, height = len(densities) * 0.72 + 0.4, len(lengths) * 0.62 + 0.5
+    size = (max(WIDTH_OF_LEGEND, width * len(ranks) + 1.0), height * len(environments) + 1.9)
+    figure = Figure(size, layout="constrained")
+    axes = figure.subplots(len(environments), len(ranks), squeeze=False)
+    for row, environment in enumerate(environments):
+        for column, count in enumerate(ranks):
+            panel: Axes = axes[row, column]
+            mine = [cell for cell in cells if (cell.environment, cell.ranks) == (environment, count)]
+            _panel(panel, mine, lengths, densities)
+            panel.set_title(f"{environment}, {count} ranks", fontsize=10)
+            panel.set_xlabel("density" if row == len(environments) - 1 else "")
+            panel.set_ylabel("length" if column == 0 else "")
+    figure.suptitle(
+        "Time of auto / time of the best single algorithm\nIn a cell: ratio, what auto took (what was best)"
+    )
+    figure.legend(
+        handles=_legend(), loc="outside lower center", ncols=len(CLASSES), fontsize=9, frameon=False
+    )
+    figure.savefig(path, dpi=110)
+
+
+def initials(algorithm: str) -> str:
+    """A name that fits into a cell.
+
+    >>> initials("dense_halving_doubling"), initials("hybrid")
+    ('DHD', 'H')
+    """
+    return "".join(word[0].upper() for word in algorithm.split("_"))
+
+
+def _panel(panel: Axes, cells: Sequence[Cell], lengths: Sequence[int], densities: Sequence[float]) -> None:
+    panel.set_facecolor(NOT_MEASURED)
+    for cell in cells:
+        x, y = densities.index(cell.density), lengths.index(cell.length)
+        colour = next(colour for limit, colour in CLASSES.items() if cell.auto_vs_best <= limit)
+        panel.bar(x, 1, 1, bottom=y - 0.5, color=colour, edgecolor="white")
+        panel.text(x, y, _words(cell), ha="center", va="center", fontsize=8)
+    panel.set_xlim(-0.5, len(densities) - 0.5)
+    panel.set_ylim(-0.5, len(lengths) - 0.5)
+    panel.set_xticks(range(len(densities)), [f"{density:g}" for density in densities], fontsize=8)
+    panel.set_yticks(range(len(lengths)), [_power_of_two(length) for length in lengths], fontsize=8)
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+
+
+def _words(cell: Cell) -> str:
+    words = f"{cell.auto_vs_best:.2f}\n{initials(cell.auto.chosen or '?')}"
+    if cell.fastest.algorithm != cell.auto.chosen:
+        words += f" ({initials(cell.fastest.algorithm)})"
+    return words
+
+
+def _power_of_two(length: int) -> str:
+    exponent = length.bit_length() - 1
+    return f"$2^{{{exponent}}}$" if length == 1 << exponent else f"{length:,}"
+
+
+def _legend() -> list[Any]:
+    """Colours in the first row, then algorithms; a legend is filled column by column."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    labels = [f"up to {limit:.2f}" if limit < math.inf else "above" for limit in CLASSES]
+    colours = [
+        Patch(color=colour, label=label) for colour, label in zip(CLASSES.values(), labels, strict=True)
+    ]
+    names = [Line2D([], [], linestyle="", label=f"{initials(name)} = {name}") for name in ALGORITHMS]
+    nothing = Line2D([], [], linestyle="", label=" ")
+    rows: list[list[Any]] = [
+        colours,
+        *(names[first : first + len(CLASSES)] for first in range(0, len(names), len(CLASSES))),
+    ]
+    return [handle for column in zip_longest(*rows, fillvalue=nothing) for handle in column]

@@ -1,0 +1,153 @@
+"""The MPI driver under both MPIs: the conformance suite, every algorithm with exact data, large messages."""
+
+from pathlib import Path
+
+import pytest
+
+SIZES = (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_driver_keeps_the_contract(mpi, size):
+    outcomes = mpi.run(
+        """
+        def main(rank, size):
+            from mpi4py import MPI
+            from sparsewire.testing import check_driver, mpi_ranks
+            return check_driver(mpi_ranks(MPI.COMM_WORLD), [size])
+        """,
+        size,
+    )
+    assert outcomes == [{"result": None}] * size
+
+
+def test_ranks_of_a_failed_check_all_raise_the_same(mpi):
+    outcomes = mpi.run(
+        """
+        def main(rank, size):
+            from mpi4py import MPI
+            from sparsewire.testing import mpi_ranks
+            def script(rank, size):
+                yield []
+                if rank == 1:
+                    raise ZeroDivisionError("on purpose")
+                return rank
+            run_ranks = mpi_ranks(MPI.COMM_WORLD)
+            return [tried(lambda: run_ranks(script, count)) for count in (1, 2, 4)]
+        """,
+        3,
+    )
+    for outcome in outcomes:
+        alone, failed, too_many = outcome["result"]
+        assert alone == {"result": [0]}
+        assert failed["error"] == "RankErrors"
+        assert failed["message"] == "rank 1: ZeroDivisionError: on purpose"
+        assert too_many["error"] == "InputError"
+
+
+# Rank r has size * 2**r, with changing signs: every sum, mean and extreme is a small integer.
+EVERY_ALGORITHM = """
+from sparsewire.testing import dense
+from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
+
+SUPPORTS = {
+    "empty": lambda rank, size: range(0),
+    "full": lambda rank, size: range(41),
+    "identical": lambda rank, size: range(3, 41, 5),
+    "disjoint": lambda rank, size: range(rank, 41, size),
+    "mixed": lambda rank, size: range(rank, 41, 2 + 3 * rank),
+}
+ORACLES = {
+    "sum": lambda rows: rows.sum(axis=0),
+    "avg": lambda rows: rows.sum(axis=0) // len(rows),
+    "max": lambda rows: rows.max(axis=0),
+    "min": lambda rows: rows.min(axis=0),
+}
+
+def row(rank, size, support):
+    array = np.zeros(41, np.int64)
+    where = np.array(SUPPORTS[support](rank, size), np.int64)
+    array[where] = size * 2**rank * (-1) ** (where + rank)
+    return array, where
+
+def cases():
+    "Every algorithm x op x dtype, and every algorithm meets every support."
+    for i, dtype in enumerate(VALUE_DTYPES):
+        for j, op in enumerate(ORACLES):
+            for k, algorithm in enumerate(["auto", *sw.ALGORITHMS]):
+                if not (op == "avg" and "int" in dtype):
+                    yield algorithm, op, dtype, [*SUPPORTS][(i + j + k) % len(SUPPORTS)]
+
+def main(rank, size):
+    import hashlib
+    comm = sw.init(timeout=60)
+    seen, wrong = hashlib.sha256(), []
+    for algorithm, op, dtype, support in cases():
+        rows = np.array([row(r, size, support)[0] for r in range(size)])
+        mine, where = row(rank, size, support)
+        vector = SparseVector(41, where, mine[where].astype(value_dtype(dtype)))
+        total = comm.allreduce(vector, algorithm=algorithm, op=op)
+        seen.update(digest(total).encode())
+        if not np.array_equal(dense(total), ORACLES[op](rows)):
+            wrong.append([algorithm, op, dtype, support])
+    return [seen.hexdigest(), wrong]
+"""
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_algorithm_op_and_dtype_gives_the_exact_result_and_the_same_bits_everywhere(mpi, size):
+    outcomes = mpi.run(EVERY_ALGORITHM, size)
+    assert [outcome.get("error") for outcome in outcomes] == [None] * size, outcomes
+    bits, wrong = zip(*(outcome["result"] for outcome in outcomes), strict=True)
+    assert wrong == ([],) * size
+    assert len(set(bits)) == 1
+
+
+def test_new_communicator_hears_nothing_of_one_that_failed_and_was_closed(mpi):
+    """MPI may give the new one the old one's identity, while messages for the old one wait."""
+    outcomes = mpi.run(
+        """
+        def main(rank, size):
+            seen = []
+            for turn in range(20):
+                with sw.init(timeout=30) as comm:
+                    comm.allreduce(np.ones(9))
+                    length = 9 if rank == turn % size else 10
+                    failed = tried(lambda: comm.allreduce(np.ones(length), algorithm="allgather_sum"))
+                    seen.append(failed.get("error"))
+            return seen
+        """,
+        3,
+    )
+    assert outcomes == [{"result": ["CallMismatchError"] * 20}] * 3
+
+
+def available_gib():
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    [kib] = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return kib / 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    available_gib() < 14, reason="two ranks with 2 GiB, and copies of it, need 14 GiB of memory"
+)
+def test_messages_above_two_gib_arrive(mpi):
+    outcomes = mpi.run(
+        """
+        def main(rank, size):
+            comm = sw.init(timeout=100)
+            mine = None
+            if rank == 1:
+                values = np.full(2**28 + 3, 5, np.int64)
+                values[[0, 2**28 - 1, -1]] = 1, 2, 3
+                mine = sw.SparseVector.from_dense(values)
+            got = comm.broadcast(mine, root=1).values
+            ends = [int(got[0]), int(got[2**28 - 1]), int(got[-1])]
+            return [len(got), ends, int(got.sum())]
+        """,
+        2,
+        seconds=120,
+    )
+    length = 2**28 + 3
+    assert outcomes == [{"result": [length, [1, 2, 3], 5 * (length - 3) + 6]}] * 2
