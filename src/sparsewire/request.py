@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -67,7 +66,9 @@ class Progress:
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="sparsewire-progress", daemon=True)
         self._thread.start()
-        _running.add(self)
+        # A thread that still runs when the interpreter goes would crash it or hang.  Registered here, this
+        # runs before the exit handlers of the driver.
+        atexit.register(self.close, FAREWELL_S)
 
     def submit(self, job: Callable[[], None]) -> None:
         """Have the thread run this, after what was submitted before."""
@@ -96,7 +97,7 @@ class Progress:
         self._driver.wake()
         if not self.is_this_thread:
             self._thread.join()
-        _running.discard(self)
+        atexit.unregister(self.close)
 
     def drain(self) -> None:
         """Run what was submitted too late for the thread: now that the driver is closed, it fails."""
@@ -116,13 +117,3 @@ class Progress:
                     if not self._driver.idle:
                         self._driver.progress(LONGEST_WAIT_S)
             self._settled = executed
-
-
-_running: weakref.WeakSet[Progress] = weakref.WeakSet()
-
-
-@atexit.register
-def _leave() -> None:
-    """A thread that still runs when the interpreter goes would crash it or hang."""
-    for progress in [*_running]:
-        progress.close(FAREWELL_S)

@@ -1,8 +1,7 @@
 """Collectives in flight, between real processes over TCP."""
 
-import pytest
-
 import jobs
+import pytest
 
 
 def results(program, size, **options):
@@ -88,7 +87,8 @@ def test_a_request_is_a_future_of_concurrent_futures_and_asyncio():
             request = comm.iallreduce(x)
             request.add_done_callback(lambda done: called.append(float(done.result()[0])))
             first = float(cf.wait([request], 20).done.pop().result()[0])
-            several = [float(r.result()[0]) for r in cf.as_completed([comm.iallreduce(x) for _ in range(5)], 20)]
+            requests = [comm.iallreduce(x) for _ in range(5)]
+            several = [float(r.result()[0]) for r in cf.as_completed(requests, 20)]
 
             async def both():
                 a, b = comm.iallreduce(2 * x), comm.iallreduce(3 * x)

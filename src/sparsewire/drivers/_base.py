@@ -155,8 +155,8 @@ class Transport(Protocol):
     def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Transport:
         """As ``Driver.split``."""
 
-    def close(self) -> None:
-        """Let go of every resource; may be called twice."""
+    def close(self, in_order: bool = True) -> None:
+        """Let go of every resource; may be called twice.  ``in_order``: no collective has failed."""
 
 
 class Execution(Generic[T]):

@@ -165,8 +165,8 @@ class Engine:
         closed = TransportError("the communicator was closed")
         for collective in [*self._flight.values()]:
             self._end(collective, closed)
+        self.transport.close(in_order=self._broken is None and not self._abandoned)
         self._broken = self._broken or closed
-        self.transport.close()
 
     # -- one collective --------------------------------------------------------------------------
 

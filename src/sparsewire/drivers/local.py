@@ -106,5 +106,5 @@ class Alone:
     def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Alone:
         return Alone()
 
-    def close(self) -> None:
+    def close(self, in_order: bool = True) -> None:
         """Nothing is held."""

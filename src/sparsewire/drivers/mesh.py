@@ -125,7 +125,7 @@ class Mesh:
         mesh.addresses = {place: tuple(json.loads(invitations[rank])) for place, rank in enumerate(group)}
         return mesh
 
-    def close(self) -> None:
+    def close(self, in_order: bool = True) -> None:
         for end in (self._bell, self._ringer):
             end.close()
         for link in {*self._strangers, *self._routes.values()}.union(*self._links.values()):

@@ -80,6 +80,7 @@ class MpiTransport:
         self._incoming: deque[_Incoming] = deque()
         self._status = MPI.Status()
         self._woken = False
+        self._closed = False
         self._on_message: Callable[[int, Message], None]
         self._on_error: Callable[[SparsewireError], None]
         _open.add(self)
@@ -143,10 +144,15 @@ class MpiTransport:
             chosen.Free()
         return MpiTransport(comm)
 
-    def close(self) -> None:
-        """Give back what MPI holds; messages that nobody fetches are abandoned after a moment."""
-        if not self._comm or MPI.Is_finalized():
+    def close(self, in_order: bool = True) -> None:
+        """Give back what MPI holds.
+
+        Messages that nobody fetches are abandoned after a moment; then, and after a failure, the communicator
+        is not freed: MPI would give its context to the next one, where late messages do harm.
+        """
+        if self._closed or MPI.Is_finalized():
             return
+        self._closed = True
         end = time.monotonic() + FAREWELL_S
         while self._outgoing and time.monotonic() < end:
             self._complete_sends()
@@ -155,7 +161,8 @@ class MpiTransport:
             for request in [*(o.request for o in self._outgoing), *(i.request for i in self._incoming)]:
                 if request is not None:
                     request.Free()
-            self._comm.Free()
+            if in_order and not self._outgoing and not self._incoming:
+                self._comm.Free()
         _open.discard(self)
 
     # -- messages --------------------------------------------------------------------------------
