@@ -2,10 +2,11 @@
 
 Least squares of log(predicted / measured) by Levenberg and Marquardt's method, over the logarithms of the
 figures, because cost functions are not linear in them and a factor of two is as bad upwards as downwards.
-Outliers count linearly (Huber); an algorithm that loses by far counts less, because nobody will choose it;
-and what all algorithms have in common in a problem counts a fifth: it does not matter to a choice.
+The longer an algorithm takes, compared to the best one of its problem, the less it counts: nobody will choose
+it, and if it was only disturbed, it should not count either.  What all algorithms have in common in a problem
+counts a fifth: a choice depends on the differences.
 
-Described in: Marquardt, SIAM J. Appl. Math. 1963; Huber, Ann. Math. Stat. 1964.
+Described in: Marquardt, SIAM J. Appl. Math. 1963.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ __all__ = ["Sample", "fit", "predicted_over_measured"]
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 
+DISINTEREST = 3  # the weight of a time falls with this power of it
 COMMON = 0.2  # weight of a problem's mean
-OUTLIER = 0.3  # |log(predicted / measured)| from which on it counts linearly
+INERTIA = 1e-5  # pulls towards the start what the samples do not determine
 ITERATIONS = 60
 SMALLEST_GAIN = 1e-4  # of the loss, for which another iteration is worth while
-INERTIA = 1e-4  # pulls towards the start what the samples do not determine
 STEP = 1e-6  # of the numerical derivatives, in logarithms
 # No figure of any machine is outside these; what the samples do not determine must not run away.
 SMALLEST = Network(1e-9, 1e5, 1e-9, 1e-13, 1e-13, 0.0, 1e-9)
@@ -48,7 +49,7 @@ def fit(samples: Sequence[Sample], starts: Sequence[Network]) -> Network:
     """The best network found from any of the starting points."""
     problems = [_Problem(samples, _to_point(start)) for start in starts]
     found = [(problem, problem.descend()) for problem in problems]
-    return _to_network(min(found, key=lambda pair: pair[0].loss_at(pair[1]))[1])
+    return _to_network(min(found, key=lambda pair: pair[0].loss(pair[1]))[1])
 
 
 def predicted_over_measured(network: Network, samples: Sequence[Sample]) -> list[float]:
@@ -60,41 +61,35 @@ class _Problem:
     """Minimise the loss over points: logarithms of the figures, and shares as they are."""
 
     def __init__(self, samples: Sequence[Sample], start: Vector) -> None:
-        self._samples = samples
-        self._start = start
+        self._samples, self._start = samples, start
         shapes = list(dict.fromkeys(s.shape for s in samples))
         self._group = np.array([shapes.index(s.shape) for s in samples])
-        seconds = np.array([s.seconds for s in samples])
-        best = np.full(len(shapes), np.inf)
+        seconds, best = np.array([s.seconds for s in samples]), np.full(len(shapes), np.inf)
         np.minimum.at(best, self._group, seconds)
-        self._weights = np.minimum(1.0, 2 * best[self._group] / seconds)
+        self._weights = (best[self._group] / seconds) ** DISINTEREST
 
     def descend(self) -> Vector:
         point, damping = self._start, 1e-2
         for _ in range(ITERATIONS):
-            residuals, before = self._residuals(point), self.loss_at(point)
-            slopes = self._slopes(point, residuals)
-            robust = self._weights * np.minimum(1.0, OUTLIER / np.maximum(np.abs(residuals), 1e-300))
-            normal = slopes.T @ (slopes * robust[:, None]) + INERTIA * np.eye(len(point))
-            gradient = slopes.T @ (residuals * robust) + INERTIA * (point - self._start)
-            while True:
+            before, residuals, slopes = self.loss(point), self._residuals(point), self._slopes(point)
+            normal = slopes.T @ (slopes * self._weights[:, None]) + INERTIA * np.eye(len(point))
+            gradient = slopes.T @ (residuals * self._weights) + INERTIA * (point - self._start)
+            gain = 0.0
+            while gain <= 0:
                 ridge = damping * np.diag(np.diag(normal))
                 tried = _within_bounds(point - np.linalg.solve(normal + ridge, gradient))
-                gain = before - self.loss_at(tried)
-                if gain > 0:
-                    break
+                gain = before - self.loss(tried)
                 damping *= 4
                 if damping > 1e6:
                     return point
-            point, damping = tried, damping / 10
+            point, damping = tried, damping / 40
             if gain < SMALLEST_GAIN * before:
-                return point
+                break
         return point
 
-    def loss_at(self, point: Vector) -> float:
-        size = np.abs(self._residuals(point))
-        huber = np.where(size < OUTLIER, size**2 / 2, OUTLIER * (size - OUTLIER / 2))
-        return float(np.sum(self._weights * huber) + INERTIA / 2 * np.sum((point - self._start) ** 2))
+    def loss(self, point: Vector) -> float:
+        squares = np.sum(self._weights * self._residuals(point) ** 2)
+        return float(squares + INERTIA * np.sum((point - self._start) ** 2)) / 2
 
     def _residuals(self, point: Vector) -> Vector:
         errors = np.log(predicted_over_measured(_to_network(point), self._samples))
@@ -102,10 +97,10 @@ class _Problem:
         residuals: Vector = errors - (1 - COMMON) * means[self._group]
         return residuals
 
-    def _slopes(self, point: Vector, residuals: Vector) -> Vector:
+    def _slopes(self, point: Vector) -> Vector:
         """How each residual moves with each coordinate."""
         moved = [self._residuals(point + step) for step in STEP * np.eye(len(point))]
-        slopes: Vector = (np.array(moved).T - residuals[:, None]) / STEP
+        slopes: Vector = (np.array(moved) - self._residuals(point)).T / STEP
         return slopes
 
 

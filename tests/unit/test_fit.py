@@ -72,19 +72,28 @@ def test_two_ranks_show_latency_and_overhead_together():  # nearly every round h
 def test_a_few_wild_times_hardly_matter():
     samples = predicted_samples(LIKE_A_CLUSTER)
     wild = [s._replace(seconds=50 * s.seconds) if i % 8 == 3 else s for i, s in enumerate(samples)]
-    ratios = predicted_over_measured(fit(wild, STARTS), samples)
-    assert ratios == pytest.approx([1] * len(samples), rel=0.1)
+    assert astuple(fit(wild, STARTS)) == pytest.approx(astuple(LIKE_A_CLUSTER), rel=0.1)
+
+
+def test_what_loses_by_far_does_not_disturb_the_rest():
+    def wrong_about_losers(shape):
+        seconds = {s.algorithm: s for s in predicted_samples(LIKE_A_CLUSTER, [shape])}
+        best = min(s.seconds for s in seconds.values())
+        return [s._replace(seconds=2 * s.seconds) if s.seconds > 4 * best else s for s in seconds.values()]
+
+    found = fit([sample for shape in SHAPES for sample in wrong_about_losers(shape)], STARTS)
+    assert astuple(found) == pytest.approx(astuple(LIKE_A_CLUSTER), rel=0.1)
 
 
 def test_a_machine_that_is_busy_during_some_problems_does_not_change_the_choice():
-    chance = np.random.default_rng(0)
-    slower = {shape: 3 ** chance.random() for shape in SHAPES}
+    chance = np.random.default_rng(5)
+    slower = {shape: 4 ** chance.random() for shape in SHAPES}
     samples = [s._replace(seconds=slower[s.shape] * s.seconds) for s in predicted_samples(LIKE_A_CLUSTER)]
     found = fit(samples, STARTS)
     for shape in SHAPES:
         true = {name: algorithm.cost(LIKE_A_CLUSTER, shape).seconds for name, algorithm in ALGORITHMS.items()}
         chosen = min(ALGORITHMS, key=lambda name: ALGORITHMS[name].cost(found, shape).seconds)
-        assert true[chosen] <= 1.01 * min(true.values())
+        assert true[chosen] <= 1.05 * min(true.values())
 
 
 def test_times_that_say_nothing_about_a_figure_leave_it_possible():
@@ -99,3 +108,11 @@ def test_times_that_say_nothing_about_a_figure_leave_it_possible():
 def test_the_same_times_give_the_same_figures():
     samples = predicted_samples(LIKE_SHARED_MEMORY, SHAPES[::3])
     assert fit(samples, STARTS) == fit(samples, STARTS)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_start_that_leads_nowhere_does_not_matter(order):
+    nowhere = replace(STARTS[0], startup=0.0)  # its logarithm is so low that no step shows a difference
+    samples = predicted_samples(LIKE_SHARED_MEMORY)
+    found = fit(samples, [nowhere, STARTS[1]][::order])
+    assert astuple(found) == pytest.approx(astuple(LIKE_SHARED_MEMORY), rel=0.01)
