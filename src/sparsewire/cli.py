@@ -193,7 +193,7 @@ def bench_overlap(
     network: NetworkRate = None,
     compute_ratio: Annotated[
         float, typer.Option(min=0.01, help="Computing, in units of the communication's time.")
-    ] = 1.0,
+    ] = 3.0,
     json: Json = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 10.0,
     seed: Seed = 0,

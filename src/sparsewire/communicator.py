@@ -197,6 +197,7 @@ class Communicator:
             comm._use(load(comm.fingerprint))
         numbers = comm.broadcast(np.array(comm._calibration.to_numbers()))
         comm._use(Calibration.from_numbers(numbers))
+        comm.last = None  # these calls were not the caller's
         return comm
 
     def _use(self, calibration: Calibration) -> None:
@@ -266,7 +267,8 @@ class Communicator:
 
         def finish(outcome: tuple[str, SparseVector]) -> _Finished:
             chosen, total = outcome
-            chooser.saw(key, total)
+            if algorithm == "auto":
+                chooser.saw(key, total)
             return _Finished(restore(self._mean(op, total)), total.nnz, _density(total), chosen)
 
         return _Plan(begin, finish, key if algorithm == "auto" and name is not None else None)

@@ -100,8 +100,8 @@ def _reduced(inputs: Sequence[SparseVector], op: str = "sum") -> Array:
 
 # What every rank must hold in the end, as a dense array in a wider type; same keys as ALGORITHMS.
 ORACLES: dict[str, Callable[..., Array]] = {
-    "allgather_sum": _reduced,
     "recursive_doubling": _reduced,
+    "allgather_sum": _reduced,
     "split_allgather": _reduced,
     "balanced": _reduced,
     "sparse_ring": _reduced,

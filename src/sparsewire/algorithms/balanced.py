@@ -85,18 +85,18 @@ def _strips(reports: Sequence[Integers], length: int) -> tuple[Integers, Floats]
     for told in reports:
         mine = np.diff(_entries_at(borders, told))
         entries += mine
-        missing *= 1 - np.minimum(
-            mine / np.maximum(widths, 1), 1
-        )  # share of positions that nobody has so far
+        density = np.minimum(mine / np.maximum(widths, 1), 1)
+        missing *= 1 - density  # share of positions that nobody has so far
     # A little for every position, so that the load grows everywhere.
     load = entries + size * widths * (1 - missing) + widths / max(1, length)
     total = np.cumsum(load)
     goals = total[-1] * np.arange(size * STRIPS) / (size * STRIPS)
     at = np.minimum(np.searchsorted(total, goals, side="right"), len(load) - 1)
     inside = np.clip((goals - (total[at] - load[at])) / np.where(load[at] > 0, load[at], 1), 0, 1)
-    entries_below = (np.cumsum(entries) - entries)[at] + inside * entries[at]
+    below = np.cumsum(entries)
+    entries_below = (below - entries)[at] + inside * entries[at]
     work.count(entries=_dealing(size))
-    return borders[at] + (inside * widths[at]).astype(np.int64), np.diff(entries_below, append=entries.sum())
+    return borders[at] + (inside * widths[at]).astype(np.int64), np.diff(entries_below, append=below[-1])
 
 
 def _deal(entries: Floats, size: int) -> Integers:

@@ -21,7 +21,7 @@ from sparsewire.work import Work
 __all__ = ["cost", "dense_ring"]
 
 # Long enough that what Python spends on a message does not matter, short enough to overlap with the next.
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 1 << 21
 
 
 def dense_ring(

@@ -32,7 +32,7 @@ __all__ = [
     "summarise",
 ]
 
-DROP_ABOVE = 4.0
+DROP_ABOVE = 2.0
 
 
 @dataclass(frozen=True)

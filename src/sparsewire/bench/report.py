@@ -208,9 +208,7 @@ def print_grid(console: Console, cells: Sequence[Cell], summary: Summary) -> Non
             style="yellow" if cell.auto_vs_best > 1.1 else None,
         )
     console.print(table)
-    console.print(
-        "[dim]# * was over four times the fastest: dropped after its warm-up, whose time it is[/dim]"
-    )
+    console.print("[dim]# * was over twice the fastest: dropped after its warm-up, whose time it is[/dim]")
     console.print(
         f"In {summary.within_10_percent:.1%} of {summary.cells} cells auto is within 10% of the best single "
         f"algorithm, in {summary.within_25_percent:.1%} within 25%; worst {summary.worst_vs_best:.2f}x. "

@@ -17,7 +17,7 @@ from sparsewire.bench.cases import Values, count_wrong
 __all__ = ["Contender", "Moved", "Ranks", "Record", "drop_slow", "iteration_counts", "measure", "takes_part"]
 
 WARM_UP_ROUNDS = 2  # the first connects, the second says how long a turn takes
-FEWEST_ITERATIONS = 5
+FEWEST_ITERATIONS = 7
 MOST_ITERATIONS = 200  # enough for a median; more would only repeat it
 NOISE_S = 1e-3  # what a busy machine may add to a turn
 

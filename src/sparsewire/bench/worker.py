@@ -45,7 +45,7 @@ class Plan:
     budget_s: float = 20.0  # for each case
     drop_above: float | None = None
     tune_s: float = 0.0  # to spend on tuning, before anything else
-    compute_ratio: float = 1.0
+    compute_ratio: float = 3.0
     timeout_s: float = 60.0
     measure: str = "time"  # or "memory", "overlap"
 
