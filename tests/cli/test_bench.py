@@ -160,7 +160,7 @@ def test_a_wrong_result_is_counted_and_ends_with_1(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--algorithms", "quick_sum"], "unknown algorithm quick_sum; known are allgather_sum, "),
+        (["--algorithms", "quick_sum"], "unknown algorithm quick_sum; known are recursive_doubling, "),
         (["--algorithms", ","], "unknown algorithm"),
         (["--driver", "carrier-pigeon"], "known are tcp, mpi, local"),
         (["--distribution", "normal"], "uniform, zipf"),

@@ -123,7 +123,7 @@ def test_wrong_entries_are_counted():
 
 
 def test_iterations_share_the_budget_and_slow_contenders_get_the_minimum():
-    assert iteration_counts([0.1, 10.0, 1e-6], budget_s=6.0) == [20, 5, 200]
+    assert iteration_counts([0.1, 10.0, 1e-6], budget_s=6.0) == [20, 7, 200]
 
 
 def test_what_was_dropped_has_no_turns_and_no_share():

@@ -35,7 +35,7 @@ BAD_INPUT = {
         "algorithm='magic'",
         "unknown algorithm 'magic'; known are auto, ",
     ),
-    "unknown_op": ("ones(9)", "op='xor'", "unknown op 'xor'; known are sum, avg"),
+    "unknown_op": ("ones(9)", "op='xor'", "unknown op 'xor'; known are sum, max, min, avg"),
     "mean_of_integers": ("np.arange(9)", "op='avg'", "the mean of int64 values is no integer"),
     "timeout_of_zero": ("ones(9)", "timeout=0", "timeout is 0"),
     "timeout_that_is_no_number": ("ones(9)", "timeout='soon'", "timeout is 'soon'"),
