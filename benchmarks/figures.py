@@ -38,7 +38,9 @@ def render():
 
 def _table(name, title):
     """A column appears only if some row has something to say in it."""
-    shown = sorted((r for r in _rows(name) if r["algorithm"] not in LEFT_OUT), key=lambda row: row["seconds_median"])
+    shown = sorted(
+        (r for r in _rows(name) if r["algorithm"] not in LEFT_OUT), key=lambda row: row["seconds_median"]
+    )
     columns = [column for column, cell in COLUMNS.items() if any(map(cell, shown))]
     lines = [[f"{title} ([data](benchmarks/{name}))", *columns], ["---", *["---:"] * len(columns)]]
     lines += [[f"`{row['algorithm']}`", *(COLUMNS[column](row) for column in columns)] for row in shown]
@@ -58,7 +60,12 @@ def _grid():
 
 def _overlap():
     """Eight calls in flight beside a loop."""
-    lines = [["Eight `iallreduce` of 2^22 floats, 1%, two ranks, beside a numpy loop that takes", "together / the longer"]]
+    lines = [
+        [
+            "Eight `iallreduce` of 2^22 floats, 1%, two ranks, beside a numpy loop that takes",
+            "together / the longer",
+        ]
+    ]
     lines.append(["---", "---:"])
     for ratio, title in OVERLAP.items():
         name = f"overlap-p2-1gbit-x{ratio}.json"
