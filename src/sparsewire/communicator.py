@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -76,7 +77,8 @@ class Communicator:
         self._calling = threading.Lock()  # held by the thread that makes a call
         self._refused: deque[SparsewireError] = deque()  # of other threads meanwhile
         self._progress: Progress | None = None
-        self._latest: dict[Key, Request] = {}  # the last call of each name
+        # The last call of each name.  Weak, because it holds its result; in flight it is held by the driver.
+        self._latest: weakref.WeakValueDictionary[Key, Request] = weakref.WeakValueDictionary()
         self._use(Calibration(ASSUMED["local", False]))
 
     @property
@@ -443,6 +445,8 @@ class Communicator:
             else:
                 self._progress.submit(functools.partial(self._refuse, refused))
         self._calling.release()
+        if self._refused and self._calling.acquire(blocking=False):  # one came just before the release
+            self._leave()
 
     def _refuse(self, error: SparsewireError, number: int | None = None) -> None:
         with suppress(TransportError):  # if it is broken, all know

@@ -76,6 +76,24 @@ def test_calls_of_one_name_in_flight_follow_one_another_and_choose_alike():
     assert len({algorithm for _, algorithm in first}) > 1
 
 
+def test_a_result_that_nobody_keeps_is_not_kept():
+    program = """
+    def main(rank, size):
+        import gc
+        import weakref
+        with sw.init(timeout=30) as comm:
+            gone = []
+            for layer in range(3):
+                request = comm.iallreduce(np.ones(1000), name=f"layer {layer}")
+                gone.append(weakref.ref(request.wait(20)))
+                del request
+            comm.barrier()  # the thread is through with all of them
+            gc.collect()
+            return [ref() is None for ref in gone]
+    """
+    assert results(program, 2) == [[True] * 3] * 2
+
+
 def test_a_request_is_a_future_of_concurrent_futures_and_asyncio():
     program = """
     def main(rank, size):
