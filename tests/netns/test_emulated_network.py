@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,29 @@ def test_what_is_missing_is_said_with_a_way_out(monkeypatch):
     assert issubclass(EmulationError, SparsewireError)
 
 
+def rows_of(words: str, folder: Path) -> dict[str, Any]:
+    """What `bench allreduce` measured, by algorithm."""
+    path = folder / "rows.json"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sparsewire.cli",
+            "bench",
+            "allreduce",
+            *shlex.split(words),
+            "--json",
+            str(path),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return {row["algorithm"]: row for row in json.loads(path.read_text())["rows"]}
+
+
 class TestWithRoot:
     pytestmark = needs_root
 
@@ -239,17 +263,7 @@ class TestWithRoot:
 
     @pytest.mark.torch
     def test_benchmark_behind_slow_links(self, tmp_path: Path):
-        path = tmp_path / "rows.json"
-        words = "bench allreduce -n 3 --size 64k --density 0.05 --network 100mbit --iterations 3 --json"
-        done = subprocess.run(
-            [sys.executable, "-m", "sparsewire.cli", *shlex.split(words), str(path)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        rows = {row["algorithm"]: row for row in json.loads(path.read_text())["rows"]}
+        rows = rows_of("-n 3 --size 64k --density 0.05 --network 100mbit --iterations 3", tmp_path)
         assert {"gloo-dense", "gloo-sparse", "dense_ring", "split_allgather"} <= set(rows)
         for row in rows.values():
             assert row["wrong"] == 0
@@ -261,19 +275,9 @@ class TestWithRoot:
         assert mine() == set()
 
     def test_mpi_crosses_the_slow_links(self, tmp_path: Path):
-        path = tmp_path / "rows.json"
-        words = (
-            "bench allreduce --driver mpi -n 3 --size 256k --density 0.05 --network 100mbit --iterations 3"
+        rows = rows_of(
+            "--driver mpi -n 3 --size 256k --density 0.05 --network 100mbit --iterations 3", tmp_path
         )
-        done = subprocess.run(
-            [sys.executable, "-m", "sparsewire.cli", *shlex.split(words), "--json", str(path)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        rows = {row["algorithm"]: row for row in json.loads(path.read_text())["rows"]}
         assert {"mpi-dense", "dense_ring", "split_allgather"} <= set(rows)
         for row in rows.values():
             assert row["wrong"] == 0
