@@ -4,16 +4,20 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include "checksum.h"
 #include "dispatch.h"
 #include "first_invalid.h"
 #include "merge.h"
+#include "narrow.h"
+#include "quantize.h"
 #include "scatter.h"
 #include "select.h"
 #include "split_at.h"
@@ -208,6 +212,75 @@ std::uint64_t checksum(nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig
   return sw::checksum(bytes.data(), bytes.size(), seed);
 }
 
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Calls visit(Type<V>()) with half or bfloat16.
+template <class Visit>
+void with_half_type(nb::dlpack::dtype dtype, Visit visit) {
+  if (dtype == float16) return visit(Type<sw::half>());
+  if (dtype == nb::dtype<std::uint16_t>()) return visit(Type<sw::bfloat16>());
+  throw nb::type_error("narrow values must be float16 or uint16 (standing for bfloat16)");
+}
+
+void narrow(Floats values, Out out) {
+  require(values.size() == out.size(), "narrow: values and output differ in length");
+  with_half_type(out.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    sw::narrow(values.data(), values.size(), data<V>(out));
+  });
+}
+
+void widen(In values, OutFloats out) {
+  require(values.size() == out.size(), "widen: values and output differ in length");
+  with_half_type(values.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    sw::widen(data<V>(values), values.size(), out.data());
+  });
+}
+
+void require_format(sw::Format format, std::size_t count, std::size_t scales, std::size_t codes) {
+  const auto [bits, bucket] = format;
+  require(bits == 2 || bits == 4 || bits == 8, "quantized values have 2, 4 or 8 bits");
+  require(bucket >= 1, "a bucket holds at least one value");
+  require(scales == count / bucket + (count % bucket != 0), "one scale per bucket");
+  const std::size_t per_byte = 8 / bits;
+  require(codes == count / per_byte + (count % per_byte != 0), "quantized values do not fill the bytes");
+}
+
+sw::Norm norm_named(const std::string& name) {
+  if (name == "max") return sw::Norm::max;
+  if (name == "2") return sw::Norm::two;
+  throw nb::value_error("quantize: the norm is max or 2");
+}
+
+void quantize(Floats values, std::variant<std::uint64_t, In> positions, std::uint32_t key, int bits,
+              std::size_t bucket, const std::string& name, OutFloats scales, OutBytes codes) {
+  const sw::Norm norm = norm_named(name);
+  const sw::Format format{bits, bucket};
+  const std::size_t n = values.size();
+  require_format(format, n, scales.size(), codes.size());
+  const auto quantize_at = [&](auto typed_positions) {
+    nb::gil_scoped_release released;
+    sw::quantize(values.data(), n, typed_positions, key, format, norm, scales.data(), codes.data());
+  };
+  if (const auto* first = std::get_if<std::uint64_t>(&positions)) return quantize_at(sw::Consecutive{*first});
+  const In& array = std::get<In>(positions);
+  require(array.size() == n, "quantize: positions and values differ in length");
+  with_index_type(array.dtype(), [&](auto index) { quantize_at(data<typename decltype(index)::type>(array)); });
+}
+
+void dequantize(Floats scales, Bytes codes, int bits, std::size_t bucket, OutFloats out) {
+  const sw::Format format{bits, bucket};
+  require_format(format, out.size(), scales.size(), codes.size());
+  nb::gil_scoped_release released;
+  sw::dequantize(scales.data(), codes.data(), out.size(), format, out.data());
+}
+
 }  // namespace
 
 NB_MODULE(_compiled, m) {
@@ -224,6 +297,12 @@ NB_MODULE(_compiled, m) {
   m.def("split_at", &split_at, "indices"_a.noconvert(), "cuts"_a.noconvert(), "positions"_a.noconvert());
   m.def("first_invalid", &first_invalid, "indices"_a.noconvert(), "first"_a, "last"_a);
   m.def("checksum", &checksum, "data"_a.noconvert(), "seed"_a);
+  m.def("narrow", &narrow, "values"_a.noconvert(), "out"_a.noconvert());
+  m.def("widen", &widen, "values"_a.noconvert(), "out"_a.noconvert());
+  m.def("quantize", &quantize, "values"_a.noconvert(), "positions"_a.noconvert(), "key"_a, "bits"_a, "bucket"_a,
+        "norm"_a, "scales"_a.noconvert(), "codes"_a.noconvert());
+  m.def("dequantize", &dequantize, "scales"_a.noconvert(), "codes"_a.noconvert(), "bits"_a, "bucket"_a,
+        "out"_a.noconvert());
   m.def("available_isas", &sw::available_isas);
   m.def("active_isa", &sw::active_isa);
   m.def("last_isa", &sw::last_isa);

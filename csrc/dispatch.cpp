@@ -2,15 +2,24 @@
 
 #include <atomic>
 
+#ifdef SPARSEWIRE_X86
+#include <cpuid.h>
+#endif
+
 namespace sparsewire {
 namespace {
 
 bool always() { return true; }
 
 #ifdef SPARSEWIRE_X86
+// Not every compiler's __builtin_cpu_supports knows this name.
+bool has_f16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+}
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-         __builtin_cpu_supports("popcnt");
+         __builtin_cpu_supports("popcnt") && has_f16c();
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

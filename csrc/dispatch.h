@@ -8,9 +8,9 @@
 #define SPARSEWIRE_X86 1
 // What each ISA may assume; detect() in dispatch.cpp asks the processor for the same list.  As attributes of
 // functions, never as flags of a file: a flag would leak into inline functions that other files share.
-#define SPARSEWIRE_AVX2 [[gnu::target("avx2,bmi,bmi2,lzcnt,popcnt")]]
+#define SPARSEWIRE_AVX2 [[gnu::target("avx2,f16c,bmi,bmi2,lzcnt,popcnt")]]
 #define SPARSEWIRE_AVX512 \
-  [[gnu::target("avx2,bmi,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]]
+  [[gnu::target("avx2,f16c,bmi,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]]
 #endif
 
 namespace sparsewire {

@@ -8,6 +8,8 @@
     split_at            where index ranges begin in a run
     first_invalid       first index out of order or out of range
     checksum            64-bit Fletcher sums in eight lanes
+    narrow, widen       float32 to float16 or bfloat16, and back
+    quantize            float32 to 2, 4 or 8 bits, rounded at random (QSGD); dequantize: back
 
 Arrays are one-dimensional and contiguous; nothing is ever copied silently, so a strided array or another
 dtype is a TypeError.  Indices are uint32 or uint64; values float32, float64, float16, bfloat16 (ml_dtypes'),
@@ -39,16 +41,20 @@ __all__ = [
     "available_isas",
     "checksum",
     "dense_to_sparse",
+    "dequantize",
     "first_invalid",
     "merge_max",
     "merge_min",
     "merge_sum",
+    "narrow",
+    "quantize",
     "scatter",
     "scatter_add",
     "select",
     "split_at",
     "threshold_for_k",
     "use_isa",
+    "widen",
 ]
 
 Indices = npt.NDArray[Any]
@@ -238,6 +244,92 @@ def checksum(data: npt.NDArray[Any], seed: int = 0) -> int:
     return number
 
 
+def narrow(values: Values, dtype: npt.DTypeLike) -> Values:
+    """float32 values as float16 or bfloat16, rounded to nearest, ties to even.
+
+    What is too large becomes infinity, and NaN stays NaN.
+
+    >>> narrow(np.array([1.0, 0.1, 1e6], np.float32), np.float16)
+    array([1.    , 0.09998,     inf], dtype=float16)
+    """
+    _check_dtype(values, np.float32, "values")
+    out = memory.empty(len(values), _half_dtype(np.dtype(dtype)))
+    _kernels.narrow(values, out)
+    return out
+
+
+def widen(values: Values) -> npt.NDArray[np.float32]:
+    """float16 or bfloat16 values as float32, which holds them all.
+
+    >>> widen(np.array([1.5, -2], np.float16))
+    array([ 1.5, -2. ], dtype=float32)
+    """
+    _check_array(values, "values")
+    _half_dtype(values.dtype)
+    out = memory.empty(len(values), np.float32)
+    _kernels.widen(values, out)
+    return out
+
+
+def quantize(
+    values: Values,
+    bits: int,
+    *,
+    positions: Indices | int = 0,
+    key: int = 0,
+    bucket: int = 1024,
+    norm: str = "max",
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    """Scales of buckets, and codes of `bits` bits that stand for float32 values in units of their scale.
+
+    QSGD (Alistarh et al., NeurIPS 2017, section 3.1).  Every `bucket` consecutive values share a scale, which
+    is their largest magnitude, or their 2-norm.  With bits of 2, 4 or 8 there are s = 1, 7 or 127 levels of
+    each sign; a value becomes one of the two levels around it, at random, so that its mean is right.  Zeros
+    stay zeros.  What is not finite becomes NaN, and disturbs no other value.
+
+    The random number of a value depends on `key` and on its position only, which is in `positions`, or
+    counts from there.  Codes are packed, with the first value in the lowest bits.
+
+    >>> quantize(np.array([7, 0, -3, np.inf], np.float32), 4)
+    (array([7.], dtype=float32), array([  7, 141], dtype=uint8))
+    """
+    _check_dtype(values, np.float32, "values")
+    bits, bucket = _check_format(bits, bucket)
+    if norm not in ("max", "2"):
+        raise ValueError(f"norm must be 'max' or '2', not {norm!r}")
+    if not 0 <= operator.index(key) < 2**32:
+        raise ValueError(f"key must fit 32 bits, got {key}")
+    count, bucket = len(values), min(bucket, len(values) or 1)
+    scales = memory.empty(-(-count // bucket), np.float32)
+    codes = memory.empty(-(-count * bits // 8), np.uint8)
+    places = _check_positions(positions, count)
+    _kernels.quantize(values, places, operator.index(key), bits, bucket, norm, scales, codes)
+    return scales, codes
+
+
+def dequantize(
+    scales: Values, codes: npt.NDArray[np.uint8], count: int, bits: int, bucket: int = 1024
+) -> npt.NDArray[np.float32]:
+    """The values that `quantize` chose: scale * (level / s).  Any numbers are valid scales and codes.
+
+    >>> dequantize(np.array([7], np.float32), np.array([7, 141], np.uint8), 4, 4)
+    array([ 7.,  0., -3., nan], dtype=float32)
+    """
+    _check_dtype(scales, np.float32, "scales")
+    _check_dtype(codes, np.uint8, "codes")
+    bits, bucket = _check_format(bits, bucket)
+    count = _not_negative(count, "count")
+    expected = -(-count // bucket), -(-count * bits // 8)
+    if (len(scales), len(codes)) != expected:
+        raise ValueError(
+            f"{count} values of {bits} bits in buckets of {bucket} have {expected[0]} scales and {expected[1]} "
+            f"bytes of codes, got {len(scales)} and {len(codes)}"
+        )
+    out = memory.empty(count, np.float32)
+    _kernels.dequantize(scales, codes, bits, min(bucket, count or 1), out)
+    return out
+
+
 def available_isas() -> tuple[str, ...]:
     """The versions that run on this machine, slowest first."""
     return _ISAS
@@ -324,6 +416,37 @@ def _check_array(array: npt.NDArray[Any], name: str) -> None:
         raise TypeError(
             f"{name} must be one-dimensional and contiguous: shape {array.shape}, strides {array.strides}"
         )
+
+
+def _check_dtype(array: npt.NDArray[Any], dtype: npt.DTypeLike, name: str) -> None:
+    _check_array(array, name)
+    if array.dtype != dtype:
+        raise TypeError(f"{name} must be {np.dtype(dtype)}, not {array.dtype}")
+
+
+def _half_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.name not in ("float16", "bfloat16") or not dtype.isnative:
+        raise TypeError(f"narrow values are float16 or bfloat16, not {dtype}")
+    return dtype
+
+
+def _check_format(bits: int, bucket: int) -> tuple[int, int]:
+    if operator.index(bits) not in (2, 4, 8):
+        raise ValueError(f"bits must be 2, 4 or 8, got {bits}")
+    if operator.index(bucket) < 1:
+        raise ValueError(f"a bucket holds at least one value, got {bucket}")
+    return operator.index(bits), operator.index(bucket)
+
+
+def _check_positions(positions: Indices | int, count: int) -> Indices | int:
+    if isinstance(positions, np.ndarray):
+        _check_indices(positions, "positions")
+        if len(positions) != count:
+            raise ValueError(f"positions and values differ in length: {len(positions)} and {count}")
+        return positions
+    if _not_negative(positions, "positions") + max(count, 1) > 2**64:
+        raise ValueError(f"positions must fit 64 bits: there are {count} from {positions} on")
+    return operator.index(positions)
 
 
 def _check_entries(indices: Indices, values: Values) -> None:

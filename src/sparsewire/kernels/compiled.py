@@ -13,13 +13,17 @@ from sparsewire.kernels import _compiled
 __all__ = [
     "accumulate_select",
     "checksum",
+    "dequantize",
     "first_invalid",
     "merge",
+    "narrow",
+    "quantize",
     "scatter",
     "scatter_add",
     "select",
     "split_at",
     "threshold_for_k",
+    "widen",
 ]
 
 Indices = npt.NDArray[Any]
@@ -76,6 +80,31 @@ def first_invalid(indices: Indices, first: int, last: int) -> int:
 
 def checksum(data: npt.NDArray[np.uint8], seed: int) -> int:
     return _compiled.checksum(data, seed)
+
+
+def narrow(values: Values, out: Values) -> None:
+    _compiled.narrow(values, _raw(out))
+
+
+def widen(values: Values, out: Values) -> None:
+    _compiled.widen(_raw(values), out)
+
+
+def quantize(
+    values: Values,
+    positions: int | Indices,
+    key: int,
+    bits: int,
+    bucket: int,
+    norm: str,
+    scales: Values,
+    codes: npt.NDArray[np.uint8],
+) -> None:
+    _compiled.quantize(values, positions, key, bits, bucket, norm, scales, codes)
+
+
+def dequantize(scales: Values, codes: npt.NDArray[np.uint8], bits: int, bucket: int, out: Values) -> None:
+    _compiled.dequantize(scales, codes, bits, bucket, out)
 
 
 def _raw(values: Values) -> Values:

@@ -18,13 +18,17 @@ from sparsewire.kernels.magnitude import magnitudes
 __all__ = [
     "accumulate_select",
     "checksum",
+    "dequantize",
     "first_invalid",
     "merge",
+    "narrow",
+    "quantize",
     "scatter",
     "scatter_add",
     "select",
     "split_at",
     "threshold_for_k",
+    "widen",
 ]
 
 Indices = npt.NDArray[Any]
@@ -110,6 +114,103 @@ def checksum(data: npt.NDArray[np.uint8], seed: int) -> int:
         folded = (folded ^ lane_sum) * 0x9E3779B97F4A7C15 % 2**64
         folded ^= folded >> 32
     return folded
+
+
+@_quiet
+def narrow(values: Values, out: Values) -> None:
+    out[:] = values.astype(out.dtype)
+
+
+def widen(values: Values, out: Values) -> None:
+    out[:] = values
+
+
+def quantize(
+    values: Values,
+    positions: int | Indices,
+    key: int,
+    bits: int,
+    bucket: int,
+    norm: str,
+    scales: Values,
+    codes: npt.NDArray[np.uint8],
+) -> None:
+    """QSGD: each |x| / scale * s becomes one of the two whole numbers around it, so that its mean is right.
+
+    Values that are not finite have no part in a norm, and the code that no level has.
+    """
+    n, s = len(values), (1 << (bits - 1)) - 1
+    is_finite = np.isfinite(values)
+    size = np.where(is_finite, np.abs(values), np.float32(0))
+    scales[:] = (_max_norms if norm == "max" else _two_norms)(_rows(size, bucket))
+    scale = np.repeat(scales, bucket)[:n]
+    # Where the scale is zero, so is every finite value.
+    q = size / np.where(scale == 0, np.float32(1), scale) * np.float32(s)
+    if isinstance(positions, int):
+        positions = np.uint64(positions) + np.arange(n, dtype=np.uint64)
+    u = (_philox(positions, key) >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
+    lower = np.floor(q)
+    level = np.copysign(lower + (u < q - lower), values)
+    _pack(np.where(is_finite, level, -s - 1).astype(np.int8), bits, codes)
+
+
+@_quiet
+def dequantize(scales: Values, codes: npt.NDArray[np.uint8], bits: int, bucket: int, out: Values) -> None:
+    n, s = len(out), (1 << (bits - 1)) - 1
+    level = _unpack(codes, bits)[:n]
+    value = np.repeat(scales, bucket)[:n] * (level.astype(np.float32) / np.float32(s))
+    out[:] = np.where(level == -s - 1, np.float32(np.nan), value)
+
+
+def _rows(values: Values, width: int) -> Values:
+    """The values in rows of that width, the last one filled up with zeros."""
+    rows = np.zeros((-(-len(values) // width), width), values.dtype)
+    rows.reshape(-1)[: len(values)] = values
+    return rows
+
+
+def _max_norms(buckets: Values) -> Values:
+    norms: Values = buckets.max(axis=1)
+    return norms
+
+
+def _two_norms(buckets: Values) -> Values:
+    """Squares are added in float64: value j to lane j % 8, and then the upper half of the lanes to the lower."""
+    lanes = np.zeros((len(buckets), 8))
+    for begin in range(0, buckets.shape[1], 8):
+        part = buckets[:, begin : begin + 8].astype(np.float64)
+        lanes[:, : part.shape[1]] += part * part
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    return np.minimum(np.sqrt(lanes[:, 0]), np.finfo(np.float32).max)
+
+
+def _philox(counters: Indices, key: int) -> npt.NDArray[np.uint64]:
+    """The first output word of Philox2x32-10 for each counter (Salmon et al., SC'11)."""
+    half, lower_half = np.uint64(32), np.uint64(2**32 - 1)
+    low, high = counters.astype(np.uint64) & lower_half, counters.astype(np.uint64) >> half
+    for round_number in range(10):
+        round_key = np.uint64((key + round_number * 0x9E3779B9) % 2**32)
+        product = low * np.uint64(0xD256D193)
+        low, high = product >> half ^ round_key ^ high, product & lower_half
+    return low
+
+
+def _pack(levels: npt.NDArray[np.int8], bits: int, codes: npt.NDArray[np.uint8]) -> None:
+    by_byte = _rows(levels.view(np.uint8) & np.uint8(2**bits - 1), 8 // bits)
+    codes[:] = np.bitwise_or.reduce(by_byte << _shifts(bits), axis=1)
+
+
+def _unpack(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.int8]:
+    # Shifted to the top of a byte and, as signed numbers, down again: that extends the sign.
+    by_byte = (codes[:, None] << (np.uint8(8 - bits) - _shifts(bits))).view(np.int8) >> np.int8(8 - bits)
+    return by_byte.reshape(-1)
+
+
+def _shifts(bits: int) -> npt.NDArray[np.uint8]:
+    """Where in a byte its codes begin."""
+    return np.arange(0, 8, bits, dtype=np.uint8)
 
 
 def _wide(values: Values) -> Values:
