@@ -49,7 +49,10 @@ struct ScalarWords {
 #ifdef SPARSEWIRE_X86
 
 // A counter per 64-bit lane.  Only the lower half of a lane matters, to the multiplication and to the result; so neither
-// half has to be masked out of a product, and a round is four instructions.
+// half has to be masked out of a product, and a round is four instructions.  Each waits for the one before: four vectors
+// in turns fill that time, which is half again as fast.
+
+constexpr int in_turns = 4;
 
 namespace avx2 {
 
@@ -64,16 +67,26 @@ SPARSEWIRE_AVX2 inline __m256i counters(Consecutive positions) {
   return _mm256_add_epi64(first, _mm256_setr_epi64x(0, 1, 2, 3));
 }
 
-SPARSEWIRE_AVX2 inline __m256i philox(__m256i counters, std::uint32_t key) {
+// In: counters.  Out: words, in the lower halves.
+SPARSEWIRE_AVX2 inline void philox(__m256i (&low)[in_turns], std::uint32_t key) {
   const __m256i multiplier = _mm256_set1_epi64x(philox_multiplier);
-  __m256i low = counters, high = _mm256_srli_epi64(counters, 32);
+  __m256i high[in_turns];
+  for (int v = 0; v < in_turns; ++v) high[v] = _mm256_srli_epi64(low[v], 32);
   for (int round = 0; round < philox_rounds; ++round, key += philox_key_step) {
-    const __m256i product = _mm256_mul_epu32(low, multiplier);
-    const __m256i keyed = _mm256_xor_si256(high, _mm256_set1_epi64x(key));
-    low = _mm256_xor_si256(_mm256_srli_epi64(product, 32), keyed);
-    high = product;
+    for (int v = 0; v < in_turns; ++v) {
+      const __m256i product = _mm256_mul_epu32(low[v], multiplier);
+      const __m256i keyed = _mm256_xor_si256(high[v], _mm256_set1_epi64x(key));
+      low[v] = _mm256_xor_si256(_mm256_srli_epi64(product, 32), keyed);
+      high[v] = product;
+    }
   }
-  return low;
+}
+
+// The lower halves of the lanes of a, then of b.
+SPARSEWIRE_AVX2 inline __m256i lower_halves(__m256i a, __m256i b) {
+  const __m256 mixed = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0b10001000);
+  // The shuffle works within 128 bits: the permutation restores the order.
+  return _mm256_permute4x64_epi64(_mm256_castps_si256(mixed), 0b11011000);
 }
 
 }  // namespace avx2
@@ -82,22 +95,22 @@ struct Avx2Words {
   template <class Positions>
   SPARSEWIRE_AVX2 static void fill(std::uint32_t* words, Positions positions, std::size_t n, std::uint32_t key) {
     std::size_t j = 0;
-    for (; n - j >= 8; j += 8) {
-      const __m256 a = _mm256_castsi256_ps(avx2::philox(avx2::counters(positions + j), key));
-      const __m256 b = _mm256_castsi256_ps(avx2::philox(avx2::counters(positions + (j + 4)), key));
-      // The lower halves, within 128-bit lanes; the permutation restores the order.
-      const __m256i both = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0b10001000));
-      const __m256i ordered = _mm256_permute4x64_epi64(both, 0b11011000);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + j), ordered);
+    for (; n - j >= 4 * in_turns; j += 4 * in_turns) {
+      __m256i lanes[in_turns];
+      for (int v = 0; v < in_turns; ++v) lanes[v] = avx2::counters(positions + (j + 4 * v));
+      avx2::philox(lanes, key);
+      for (int v = 0; v < in_turns; v += 2)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + j + 4 * v), avx2::lower_halves(lanes[v], lanes[v + 1]));
     }
     ScalarWords::fill(words + j, positions + j, n - j, key);
   }
 };
 
+// The zero-masked forms, because GCC 12 warns about its own header for the plain ones.
 namespace avx512 {
 
 SPARSEWIRE_AVX512 inline __m512i counters(const std::uint32_t* positions) {
-  return _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(positions)));
+  return _mm512_maskz_cvtepu32_epi64(0xff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(positions)));
 }
 SPARSEWIRE_AVX512 inline __m512i counters(const std::uint64_t* positions) { return _mm512_loadu_si512(positions); }
 SPARSEWIRE_AVX512 inline __m512i counters(Consecutive positions) {
@@ -105,16 +118,19 @@ SPARSEWIRE_AVX512 inline __m512i counters(Consecutive positions) {
   return _mm512_add_epi64(first, _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-SPARSEWIRE_AVX512 inline __m512i philox(__m512i counters, std::uint32_t key) {
+SPARSEWIRE_AVX512 inline void philox(__m512i (&low)[in_turns], std::uint32_t key) {
   constexpr int xor_of_three = 0x96;
   const __m512i multiplier = _mm512_set1_epi64(philox_multiplier);
-  __m512i low = counters, high = _mm512_srli_epi64(counters, 32);
+  __m512i high[in_turns];
+  for (int v = 0; v < in_turns; ++v) high[v] = _mm512_maskz_srli_epi64(0xff, low[v], 32);
   for (int round = 0; round < philox_rounds; ++round, key += philox_key_step) {
-    const __m512i product = _mm512_mul_epu32(low, multiplier);
-    low = _mm512_ternarylogic_epi64(_mm512_srli_epi64(product, 32), _mm512_set1_epi64(key), high, xor_of_three);
-    high = product;
+    for (int v = 0; v < in_turns; ++v) {
+      const __m512i product = _mm512_maskz_mul_epu32(0xff, low[v], multiplier);
+      const __m512i upper = _mm512_maskz_srli_epi64(0xff, product, 32);
+      low[v] = _mm512_ternarylogic_epi64(upper, _mm512_set1_epi64(key), high[v], xor_of_three);
+      high[v] = product;
+    }
   }
-  return low;
 }
 
 }  // namespace avx512
@@ -123,9 +139,12 @@ struct Avx512Words {
   template <class Positions>
   SPARSEWIRE_AVX512 static void fill(std::uint32_t* words, Positions positions, std::size_t n, std::uint32_t key) {
     std::size_t j = 0;
-    for (; n - j >= 8; j += 8) {
-      const __m512i lanes = avx512::philox(avx512::counters(positions + j), key);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + j), _mm512_cvtepi64_epi32(lanes));
+    for (; n - j >= 8 * in_turns; j += 8 * in_turns) {
+      __m512i lanes[in_turns];
+      for (int v = 0; v < in_turns; ++v) lanes[v] = avx512::counters(positions + (j + 8 * v));
+      avx512::philox(lanes, key);
+      for (int v = 0; v < in_turns; ++v)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + j + 8 * v), _mm512_maskz_cvtepi64_epi32(0xff, lanes[v]));
     }
     ScalarWords::fill(words + j, positions + j, n - j, key);
   }

@@ -18,13 +18,14 @@ constexpr std::size_t block = 1024;
 
 // ---- norms
 
-[[gnu::always_inline]] inline std::uint32_t finite_magnitude(float value) {
-  const std::uint32_t bits = magnitude(value);
-  return bits < infinity<float> ? bits : 0;
+// Of a value that is not finite: zero.  Signed, because compilers do not vectorise the unsigned comparisons here.
+[[gnu::always_inline]] inline std::int32_t finite_magnitude(float value) {
+  const auto bits = static_cast<std::int32_t>(magnitude(value));
+  return bits < static_cast<std::int32_t>(infinity<float>) ? bits : 0;
 }
 
 [[gnu::always_inline]] inline float max_norm(const float* values, std::size_t n) {
-  std::uint32_t largest = 0;
+  std::int32_t largest = 0;
   for (std::size_t j = 0; j < n; ++j) largest = std::max(largest, finite_magnitude(values[j]));
   return bits_as<float>(largest);
 }
@@ -70,10 +71,11 @@ constexpr int largest_level(int bits) { return spare_code(bits) - 1; }
 [[gnu::always_inline]] inline void decode(const std::uint8_t* codes, std::size_t n, float scale, int bits, float* out) {
   const float s = static_cast<float>(largest_level(bits));
   const int spare = spare_code(bits);
+  constexpr std::uint32_t quiet_nan = 0x7fc0'0000;
   for (std::size_t j = 0; j < n; ++j) {
     const int level = (codes[j] ^ spare) - spare;  // extends the sign
-    const float value = scale * (static_cast<float>(level) / s);
-    out[j] = codes[j] == spare ? std::numeric_limits<float>::quiet_NaN() : value;
+    const auto value = bits_as<std::uint32_t>(scale * (static_cast<float>(level) / s));
+    out[j] = bits_as<float>(value | (codes[j] == spare ? quiet_nan : 0));  // a choice of floats would be a branch
   }
 }
 

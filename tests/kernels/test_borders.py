@@ -8,6 +8,7 @@ from sparsewire import kernels
 
 X = np.ones(8, np.float32)
 I = np.arange(8, dtype=np.uint32)  # noqa: E741  (I and X: indices and values)
+BYTES = np.zeros(4, np.uint8)
 
 WRONG_TYPES = {
     "strided values": lambda: kernels.select(X[::2], 0),
@@ -23,6 +24,19 @@ WRONG_TYPES = {
     "mixed runs": lambda: kernels.merge_sum([(I, X), (I, X.astype(np.float64))]),
     "mixed indices": lambda: kernels.merge_sum([(I, X), (I.astype(np.uint64), X)]),
     "mixed dense": lambda: kernels.scatter_add(X.astype(np.float64), I, X),
+    "wide values to widen": lambda: kernels.widen(X),
+    "double values to narrow": lambda: kernels.narrow(X.astype(np.float64), np.float16),
+    "narrow to float64": lambda: kernels.narrow(X, np.float64),
+    "narrow to foreign byte order": lambda: kernels.narrow(X, ">f2"),
+    "strided values to narrow": lambda: kernels.narrow(X[::2], np.float16),
+    "double values to quantize": lambda: kernels.quantize(X.astype(np.float64), 4),
+    "strided values to quantize": lambda: kernels.quantize(X[::2], 4),
+    "signed positions": lambda: kernels.quantize(X, 4, positions=I.astype(np.int64)),
+    "positions in a list": lambda: kernels.quantize(X, 4, positions=[0] * 8),
+    "float bits": lambda: kernels.quantize(X, 4.0),
+    "float key": lambda: kernels.quantize(X, 4, key=1.0),
+    "double scales": lambda: kernels.dequantize(X[:1].astype(np.float64), BYTES, 8, 4),
+    "signed codes": lambda: kernels.dequantize(X[:1], BYTES.astype(np.int8), 8, 4),
     "float k": lambda: kernels.threshold_for_k(X, 1.5),
 }
 
@@ -33,6 +47,20 @@ WRONG_VALUES = {
     "negative offset": lambda: kernels.select(X, 0, offset=-1),
     "negative start": lambda: kernels.first_invalid(I, -1, 5),
     "negative ties": lambda: kernels.select(X, 0, -1),
+    "three bits": lambda: kernels.quantize(X, 3),
+    "empty buckets": lambda: kernels.quantize(X, 4, bucket=0),
+    "an unknown norm": lambda: kernels.quantize(X, 4, norm="1"),
+    "a key of 33 bits": lambda: kernels.quantize(X, 4, key=2**32),
+    "a negative key": lambda: kernels.quantize(X, 4, key=-1),
+    "short positions": lambda: kernels.quantize(X, 4, positions=I[:4]),
+    "negative positions": lambda: kernels.quantize(X, 4, positions=-1),
+    "positions beyond 64 bits": lambda: kernels.quantize(X, 4, positions=2**64 - 7),
+    "no scales": lambda: kernels.dequantize(X[:0], BYTES, 8, 4),
+    "too many scales": lambda: kernels.dequantize(X[:2], BYTES, 8, 4),
+    "short codes": lambda: kernels.dequantize(X[:1], BYTES[:3], 8, 4),
+    "long codes": lambda: kernels.dequantize(X[:1], BYTES, 6, 4),
+    "a negative count": lambda: kernels.dequantize(X[:0], BYTES[:0], -1, 4),
+    "codes of three bits": lambda: kernels.dequantize(X[:1], BYTES, 8, 3),
     "negative threshold": lambda: kernels.select(X, -1.0),
 }
 

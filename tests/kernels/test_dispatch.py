@@ -16,6 +16,8 @@ CALLS = {
     "threshold_for_k": lambda: kernels.threshold_for_k(X, 5),
     "first_invalid": lambda: kernels.first_invalid(np.arange(200, dtype=np.uint32), 0, 200),
     "checksum": lambda: kernels.checksum(X),
+    "quantize": lambda: kernels.quantize(X, 4),
+    "dequantize": lambda: kernels.dequantize(X[:1], np.zeros(100, np.uint8), 200, 4),
 }
 COMPILED = kernels.available_isas()[1:]
 

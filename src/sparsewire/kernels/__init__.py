@@ -249,8 +249,8 @@ def narrow(values: Values, dtype: npt.DTypeLike) -> Values:
 
     What is too large becomes infinity, and NaN stays NaN.
 
-    >>> narrow(np.array([1.0, 0.1, 1e6], np.float32), np.float16)
-    array([1.    , 0.09998,     inf], dtype=float16)
+    >>> narrow(np.array([1.5, 1 / 3, 1e6], np.float32), np.float16)
+    array([1.5   , 0.3333,    inf], dtype=float16)
     """
     _check_dtype(values, np.float32, "values")
     out = memory.empty(len(values), _half_dtype(np.dtype(dtype)))
@@ -319,11 +319,11 @@ def dequantize(
     _check_dtype(codes, np.uint8, "codes")
     bits, bucket = _check_format(bits, bucket)
     count = _not_negative(count, "count")
-    expected = -(-count // bucket), -(-count * bits // 8)
-    if (len(scales), len(codes)) != expected:
+    expected, got = (-(-count // bucket), -(-count * bits // 8)), (len(scales), len(codes))
+    if got != expected:
         raise ValueError(
-            f"{count} values of {bits} bits in buckets of {bucket} have {expected[0]} scales and {expected[1]} "
-            f"bytes of codes, got {len(scales)} and {len(codes)}"
+            f"{count} values of {bits} bits in buckets of {bucket} have {expected[0]} scales and "
+            f"{expected[1]} bytes of codes, got {got[0]} and {got[1]}"
         )
     out = memory.empty(count, np.float32)
     _kernels.dequantize(scales, codes, bits, min(bucket, count or 1), out)

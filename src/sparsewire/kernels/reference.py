@@ -175,7 +175,7 @@ def _max_norms(buckets: Values) -> Values:
 
 
 def _two_norms(buckets: Values) -> Values:
-    """Squares are added in float64: value j to lane j % 8, and then the upper half of the lanes to the lower."""
+    """Squares are added in float64: value j to lane j % 8, then the upper half of the lanes to the lower."""
     lanes = np.zeros((len(buckets), 8))
     for begin in range(0, buckets.shape[1], 8):
         part = buckets[:, begin : begin + 8].astype(np.float64)
