@@ -254,7 +254,8 @@ def elias_fano_words(count: int, span: int) -> int:
     >>> elias_fano_words(167_772, 2**24)  # 8.6 bits for each
     22447
     """
-    if not 0 <= operator.index(count) <= operator.index(span):
+    count, span = operator.index(count), operator.index(span)
+    if not 0 <= count <= span:
         raise ValueError(f"{count} indices do not fit into {span} positions")
     if count == 0:
         return 0
@@ -272,7 +273,7 @@ def encode_elias_fano(indices: Indices, start: int, span: int) -> Words:
     >>> encode_elias_fano(np.array([11, 13, 18], np.uint32), 10, 10)  # low = 1; bits 0, 2 and 6 above
     array([ 3, 69], dtype=uint64)
     """
-    span = _check_support(indices, start, span)
+    _check_support(indices, start, span)
     words: Words = memory.empty(elias_fano_words(len(indices), span), np.uint64)
     _kernels.encode_elias_fano(indices, start, span, words)
     return words
@@ -301,7 +302,7 @@ def encode_bitmap(indices: Indices, start: int, span: int) -> Words:
     >>> encode_bitmap(np.array([10, 12], np.uint32), 10, 64)
     array([5], dtype=uint64)
     """
-    span = _check_support(indices, start, span)
+    _check_support(indices, start, span)
     words: Words = memory.empty(_words_for(span), np.uint64)
     _kernels.encode_bitmap(indices, start, span, words)
     return words
@@ -329,7 +330,9 @@ def count_tiles(indices: Indices, start: int) -> int:
     2
     """
     _check_indices(indices, "indices")
-    tiles: int = _kernels.count_tiles(indices, _not_negative(start, "start"))
+    if len(indices) and _not_negative(start, "start") > indices[0]:
+        raise ValueError(f"the first tile begins at {start}, behind the first index, {indices[0]}")
+    tiles: int = _kernels.count_tiles(indices, start)
     return tiles
 
 
@@ -341,7 +344,7 @@ def encode_tiles(indices: Indices, start: int, span: int, tiles: int) -> Words:
     >>> encode_tiles(np.array([0, 128, 129], np.uint32), 0, 1000, tiles=2)
     array([5, 1, 3], dtype=uint64)
     """
-    span = _check_support(indices, start, span)
+    _check_support(indices, start, span)
     if not 0 <= tiles <= len(indices):
         raise ValueError(f"{len(indices)} indices do not lie in {tiles} tiles")
     words: Words = memory.empty(_words_for(_words_for(span)) + tiles, np.uint64)
@@ -491,15 +494,16 @@ def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int)
     return True
 
 
-def _check_support(indices: Indices, start: int, span: int) -> int:
-    """Refuse what is not strictly increasing in [start, start + span): an encoder would write elsewhere."""
-    invalid = first_invalid(indices, start, start + _not_negative(span, "span"))
+def _check_support(indices: Indices, start: int, span: int) -> None:
+    """Refuse indices that are not strictly increasing in the range: an encoder would write elsewhere."""
+    _check_indices(indices, "indices")
+    stop = _check_range(start, span, indices.dtype)
+    invalid = first_invalid(indices, start, stop)
     if invalid >= 0:
         raise ValueError(
-            f"indices must be strictly increasing in [{start}, {start + span}): "
+            f"indices must be strictly increasing in [{start}, {stop}): "
             f"the one at position {invalid} is {indices[invalid]}"
         )
-    return span
 
 
 def _check_code(words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -507,10 +511,18 @@ def _check_code(words: Words, count: int, start: int, span: int, index_dtype: np
     if words.dtype != np.uint64:
         raise TypeError(f"words must be uint64, not {words.dtype}")
     _not_negative(count, "count")
+    dtype = np.dtype(index_dtype)
+    _check_range(start, span, dtype)
+    return dtype
+
+
+def _check_range(start: int, span: int, index_dtype: np.dtype[Any]) -> int:
+    """Where the range ends.  At 2^63 at the latest: so far, the kernels need no care about overflow."""
     stop = _not_negative(start, "start") + _not_negative(span, "span")
+    _index_dtype(index_dtype, stop)
     if stop > 2**63:
-        raise ValueError(f"indices end at 2^63 where they are encoded, and not at {stop}")
-    return _index_dtype(index_dtype, stop)
+        raise ValueError(f"indices can be encoded up to 2^63, not up to {stop}")
+    return stop
 
 
 def _words_for(bits: int) -> int:

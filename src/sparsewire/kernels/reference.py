@@ -123,7 +123,7 @@ def checksum(data: npt.NDArray[np.uint8], seed: int) -> int:
 def encode_elias_fano(indices: Indices, start: int, span: int, words: Words) -> None:
     """The low bits of every r = index - start, then from the next word on bit (r >> low) + j for the j-th."""
     low, lower_words = _elias_fano(len(indices), span)
-    r, low_bits = indices.astype(np.uint64) - np.uint64(start), np.arange(low, dtype=np.uint64)
+    r, low_bits = _relative(indices, start), np.arange(low, dtype=np.uint64)
     words[:lower_words] = _words_of(((r[:, None] >> low_bits) & np.uint64(1)).reshape(-1), lower_words)
     upper = (r >> np.uint64(low)) + np.arange(len(r), dtype=np.uint64)
     words[lower_words:] = _words_with(upper, len(words) - lower_words)
@@ -132,7 +132,7 @@ def encode_elias_fano(indices: Indices, start: int, span: int, words: Words) -> 
 def decode_elias_fano(words: Words, start: int, span: int, indices: Indices) -> bool:
     low, lower_words = _elias_fano(len(indices), span)
     upper = np.flatnonzero(_bits_of(words[lower_words:]))
-    if len(upper) != len(indices):
+    if len(upper) != len(indices) or (upper >= len(indices) + ((span - 1) >> low)).any():
         return False
     lower_bits = _bits_of(words[:lower_words])[: len(indices) * low].reshape(len(indices), low)
     lower = (lower_bits.astype(np.uint64) << np.arange(low, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
@@ -141,7 +141,7 @@ def decode_elias_fano(words: Words, start: int, span: int, indices: Indices) -> 
 
 
 def encode_bitmap(indices: Indices, start: int, span: int, words: Words) -> None:
-    words[:] = _words_with(indices - indices.dtype.type(start), len(words))
+    words[:] = _words_with(_relative(indices, start), len(words))
 
 
 def decode_bitmap(words: Words, start: int, span: int, indices: Indices) -> bool:
@@ -150,7 +150,7 @@ def decode_bitmap(words: Words, start: int, span: int, indices: Indices) -> bool
 
 def encode_tiles(indices: Indices, start: int, span: int, words: Words) -> bool:
     """A bitmap of the words that are not zero in the bitmap of the indices, then these words."""
-    bitmap = _words_with(indices - indices.dtype.type(start), _words_for(span))
+    bitmap = _words_with(_relative(indices, start), _words_for(span))
     tiles = np.flatnonzero(bitmap)
     before = _words_for(len(bitmap))
     if len(words) != before + len(tiles):
@@ -169,7 +169,11 @@ def decode_tiles(words: Words, start: int, span: int, indices: Indices) -> bool:
 
 
 def count_tiles(indices: Indices, start: int) -> int:
-    return len(np.unique((indices - indices.dtype.type(start)) // 64))
+    return len(np.unique(_relative(indices, start) // np.uint64(64)))
+
+
+def _relative(indices: Indices, start: int) -> npt.NDArray[np.uint64]:
+    return indices.astype(np.uint64) - np.uint64(start)
 
 
 def _elias_fano(count: int, span: int) -> tuple[int, int]:
