@@ -12,8 +12,10 @@
 #include <variant>
 #include <vector>
 
+#include "bitmap.h"
 #include "checksum.h"
 #include "dispatch.h"
+#include "elias_fano.h"
 #include "first_invalid.h"
 #include "merge.h"
 #include "narrow.h"
@@ -281,6 +283,86 @@ void dequantize(Floats scales, Bytes codes, int bits, std::size_t bucket, OutFlo
   sw::dequantize(scales.data(), codes.data(), out.size(), format, out.data());
 }
 
+// ---- index coding: an encoder is given words of the right number, a decoder says false if it is not right.
+
+using InWords = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutWords = nb::ndarray<std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Calls visit(indices, n, start) with typed arguments; the first and the last index are in [start, start + span).
+template <class Visit>
+void with_support(const In& indices, std::uint64_t start, std::uint64_t span, Visit visit) {
+  with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    const std::size_t n = indices.size();
+    if (n > 0) {
+      const std::uint64_t first = data<I>(indices)[0], last = data<I>(indices)[n - 1];
+      require(start <= first && first <= last && last - start < span && n - 1 <= last - first,
+              "encode: index out of range");
+    }
+    nb::gil_scoped_release released;
+    visit(data<I>(indices), n, static_cast<I>(start));
+  });
+}
+
+void encode_elias_fano(In indices, std::uint64_t start, std::uint64_t span, OutWords words) {
+  with_support(indices, start, span, [&](auto* first, std::size_t n, auto begin) {
+    require(words.size() == sw::EliasFano(n, span).words(), "encode_elias_fano: wrong number of words");
+    sw::encode_elias_fano(first, n, begin, span, words.data());
+  });
+}
+
+void encode_bitmap(In indices, std::uint64_t start, std::uint64_t span, OutWords words) {
+  with_support(indices, start, span, [&](auto* first, std::size_t n, auto begin) {
+    require(words.size() == sw::bitmap_words(span), "encode_bitmap: wrong number of words");
+    sw::encode_bitmap(first, n, begin, span, words.data());
+  });
+}
+
+bool encode_tiles(In indices, std::uint64_t start, std::uint64_t span, OutWords words) {
+  bool is_done = false;
+  with_support(indices, start, span, [&](auto* first, std::size_t n, auto begin) {
+    const std::size_t before = sw::directory_words(span);
+    require(words.size() >= before, "encode_tiles: no room for the directory");
+    is_done = sw::encode_tiles(first, n, begin, span, words.data(), words.size() - before);
+  });
+  return is_done;
+}
+
+std::size_t count_tiles(In indices, std::uint64_t start) {
+  return with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    nb::gil_scoped_release released;
+    return sw::count_tiles(data<I>(indices), indices.size(), static_cast<I>(start));
+  });
+}
+
+bool decode_elias_fano(InWords words, std::uint64_t start, std::uint64_t span, Out indices) {
+  const std::size_t n = indices.size();
+  if (n > span || words.size() != sw::EliasFano(n, span).words()) return false;
+  return with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    nb::gil_scoped_release released;
+    return sw::decode_elias_fano(words.data(), n, static_cast<I>(start), span, data<I>(indices));
+  });
+}
+
+bool decode_bitmap(InWords words, std::uint64_t start, std::uint64_t span, Out indices) {
+  if (words.size() != sw::bitmap_words(span)) return false;
+  return with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    nb::gil_scoped_release released;
+    return sw::decode_bitmap(words.data(), indices.size(), static_cast<I>(start), span, data<I>(indices));
+  });
+}
+
+bool decode_tiles(InWords words, std::uint64_t start, std::uint64_t span, Out indices) {
+  return with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    nb::gil_scoped_release released;
+    return sw::decode_tiles(words.data(), words.size(), indices.size(), static_cast<I>(start), span, data<I>(indices));
+  });
+}
+
 }  // namespace
 
 NB_MODULE(_compiled, m) {
@@ -303,6 +385,13 @@ NB_MODULE(_compiled, m) {
         "norm"_a, "scales"_a.noconvert(), "codes"_a.noconvert());
   m.def("dequantize", &dequantize, "scales"_a.noconvert(), "codes"_a.noconvert(), "bits"_a, "bucket"_a,
         "out"_a.noconvert());
+  m.def("encode_elias_fano", &encode_elias_fano, "indices"_a.noconvert(), "start"_a, "span"_a, "words"_a.noconvert());
+  m.def("decode_elias_fano", &decode_elias_fano, "words"_a.noconvert(), "start"_a, "span"_a, "indices"_a.noconvert());
+  m.def("encode_bitmap", &encode_bitmap, "indices"_a.noconvert(), "start"_a, "span"_a, "words"_a.noconvert());
+  m.def("decode_bitmap", &decode_bitmap, "words"_a.noconvert(), "start"_a, "span"_a, "indices"_a.noconvert());
+  m.def("encode_tiles", &encode_tiles, "indices"_a.noconvert(), "start"_a, "span"_a, "words"_a.noconvert());
+  m.def("decode_tiles", &decode_tiles, "words"_a.noconvert(), "start"_a, "span"_a, "indices"_a.noconvert());
+  m.def("count_tiles", &count_tiles, "indices"_a.noconvert(), "start"_a);
   m.def("available_isas", &sw::available_isas);
   m.def("active_isa", &sw::active_isa);
   m.def("last_isa", &sw::last_isa);

@@ -1,6 +1,9 @@
 """What the kernel tests share: dtypes, awkward values, misaligned copies, oracles in plain Python numbers."""
 
 import math
+import random
+from contextlib import contextmanager
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sparsewire import kernels
+from sparsewire import kernels, memory
 
 DTYPES = [np.dtype(t) for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64)]
 INDEX_DTYPES = [np.dtype(np.uint32), np.dtype(np.uint64)]
@@ -53,6 +56,22 @@ def misaligned(array, shift):
     return buffer[shift : shift + len(array)]
 
 
+@contextmanager
+def canaries_around_outputs():
+    """Inside the block, arrays of `sparsewire.memory` lie between bytes that nobody may write to."""
+    guard, canary, buffers = 512, 0xA5, []
+
+    def empty(count, dtype):
+        buffer = np.full(count * np.dtype(dtype).itemsize + 2 * guard, canary, np.uint8)
+        buffers.append(buffer)
+        return buffer[guard:-guard].view(dtype)
+
+    with mock.patch.object(memory, "empty", empty):
+        yield
+    for buffer in buffers:
+        assert set(buffer[:guard].tolist() + buffer[-guard:].tolist()) == {canary}
+
+
 def frozen(array):
     array.flags.writeable = False
     return array
@@ -88,6 +107,57 @@ def expected_positions(array, threshold, ties):
         if rank > limit or is_tie:
             chosen.append(position)
     return chosen
+
+
+@st.composite
+def supports(draw, index_dtype, longest):
+    """(indices, start, span): few or many, scattered, clustered, at the beginning or at the end."""
+    limit = min(2 ** (8 * index_dtype.itemsize), 2**63)
+    span = draw(st.sampled_from([0, 1, 63, 64, 65, longest]) | st.integers(0, longest))
+    most = min(span, 300)
+    count = draw(st.sampled_from([0, min(1, most), most]) | st.integers(0, most))
+    start = draw(st.sampled_from([0, 1, 77, limit - span]).filter(lambda start: start + span <= limit))
+    return support(draw(st.sampled_from(SHAPES)), count, start, span, index_dtype), start, span
+
+
+SHAPES = ["scattered", "clustered", "first", "last"]
+
+
+def support(shape, count, start, span, index_dtype, seed=0):
+    """`count` increasing indices in [start, start + span)."""
+    rng = random.Random(f"{shape} {count} {span} {seed}")
+    if shape == "scattered":
+        chosen = set()
+        while len(chosen) < min(count, span - count):  # what is in, or what is out, if that is less
+            chosen.add(rng.randrange(span))
+        positions = sorted(chosen) if len(chosen) == count else sorted(set(range(span)) - chosen)
+    elif shape == "clustered":
+        gap = rng.randrange(span - count + 1)
+        middle = rng.randrange(count + 1)
+        positions = [*range(middle), *range(middle + gap, count + gap)]
+    else:
+        positions = range(count) if shape == "first" else range(span - count, span)
+    return np.array([start + position for position in positions], index_dtype)
+
+
+def words_of(number, count):
+    """A big number as so many 64-bit words, the lowest first."""
+    return np.array([number >> 64 * w & (2**64 - 1) for w in range(count)], np.uint64)
+
+
+def number_of(words):
+    return sum(int(word) << 64 * w for w, word in enumerate(words))
+
+
+def ones_of(number):
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+
+
+def with_flipped_bits(words, bits):
+    damaged = number_of(words)
+    for bit in bits:
+        damaged ^= 1 << bit
+    return words_of(damaged, len(words))
 
 
 @st.composite

@@ -37,6 +37,10 @@ WRONG_TYPES = {
     "float key": lambda: kernels.quantize(X, 4, key=1.0),
     "double scales": lambda: kernels.dequantize(X[:1].astype(np.float64), BYTES, 8, 4),
     "signed codes": lambda: kernels.dequantize(X[:1], BYTES.astype(np.int8), 8, 4),
+    "signed words": lambda: kernels.decode_bitmap(np.zeros(1, np.int64), 0, 0, 64),
+    "strided words": lambda: kernels.decode_elias_fano(np.zeros(4, np.uint64)[::2], 0, 0, 0),
+    "signed support": lambda: kernels.encode_bitmap(I.astype(np.int32), 0, 64),
+    "signed decoded dtype": lambda: kernels.decode_tiles(np.zeros(1, np.uint64), 0, 0, 64, np.int32),
     "float k": lambda: kernels.threshold_for_k(X, 1.5),
 }
 
@@ -61,6 +65,17 @@ WRONG_VALUES = {
     "long codes": lambda: kernels.dequantize(X[:1], BYTES, 6, 4),
     "a negative count": lambda: kernels.dequantize(X[:0], BYTES[:0], -1, 4),
     "codes of three bits": lambda: kernels.dequantize(X[:1], BYTES, 8, 3),
+    "negative span": lambda: kernels.encode_bitmap(I[:0], 0, -1),
+    "negative count": lambda: kernels.decode_bitmap(np.zeros(1, np.uint64), -1, 0, 64),
+    "more indices than positions": lambda: kernels.elias_fano_words(3, 2),
+    "indices below the range": lambda: kernels.encode_elias_fano(I, 1, 20),
+    "indices above the range": lambda: kernels.encode_bitmap(I, 0, 7),
+    "indices out of order": lambda: kernels.encode_elias_fano(I[[0, 5, 3, 7]], 0, 20),
+    "repeated indices": lambda: kernels.encode_tiles(I[[0, 3, 3, 7]], 0, 20, 1),
+    "more tiles than indices": lambda: kernels.encode_tiles(I, 0, 20, 9),
+    "tiles behind the first index": lambda: kernels.count_tiles(I, 1),
+    "range beyond uint32": lambda: kernels.encode_bitmap(I, 0, 2**32 + 1),
+    "range beyond 2^63": lambda: kernels.decode_elias_fano(np.zeros(1, np.uint64), 1, 1, 2**63, np.uint64),
     "negative threshold": lambda: kernels.select(X, -1.0),
 }
 

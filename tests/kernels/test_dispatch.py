@@ -19,6 +19,16 @@ CALLS = {
     "quantize": lambda: kernels.quantize(X, 4),
     "dequantize": lambda: kernels.dequantize(X[:1], np.zeros(100, np.uint8), 200, 4),
 }
+I = np.arange(200, dtype=np.uint32)  # noqa: E741
+# These gain nothing from AVX-512.
+CALLS_UP_TO_AVX2 = {
+    "encode_elias_fano": lambda: kernels.encode_elias_fano(I, 0, 200),
+    "decode_elias_fano": lambda: kernels.decode_elias_fano(np.zeros(7, np.uint64), 200, 0, 200),
+    "encode_bitmap": lambda: kernels.encode_bitmap(I, 0, 200),
+    "decode_bitmap": lambda: kernels.decode_bitmap(np.zeros(4, np.uint64), 200, 0, 200),
+    "count_tiles": lambda: kernels.count_tiles(I, 0),
+    "decode_tiles": lambda: kernels.decode_tiles(np.zeros(1, np.uint64), 0, 0, 200),
+}
 COMPILED = kernels.available_isas()[1:]
 
 
@@ -43,13 +53,23 @@ def test_the_forced_version_is_the_one_that_ran(isa, kernel):
         assert kernels.active_isa() == _compiled.active_isa() == _compiled.last_isa() == isa
 
 
-@pytest.mark.parametrize("kernel", CALLS)
-def test_the_reference_runs_no_compiled_code(kernel, monkeypatch):
+@pytest.mark.parametrize("isa", COMPILED)
+@pytest.mark.parametrize("kernel", CALLS_UP_TO_AVX2)
+def test_an_isa_without_a_version_runs_the_one_below(isa, kernel):
+    with kernels.use_isa(COMPILED[0] if isa != COMPILED[0] else COMPILED[-1]):
+        CALLS["checksum"]()
+    with kernels.use_isa(isa):
+        CALLS_UP_TO_AVX2[kernel]()
+    assert _compiled.last_isa() == min(isa, "avx2", key=["scalar", "avx2", "avx512"].index)
+
+
+@pytest.mark.parametrize(("kernel", "call"), [*CALLS.items(), *CALLS_UP_TO_AVX2.items()])
+def test_the_reference_runs_no_compiled_code(kernel, call, monkeypatch):
     monkeypatch.setattr(compiled, kernel, None)
     with kernels.use_isa("reference"):
-        CALLS[kernel]()
+        call()
     with kernels.use_isa("scalar"), pytest.raises(TypeError):
-        CALLS[kernel]()
+        call()
 
 
 @each_isa

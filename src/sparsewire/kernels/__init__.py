@@ -10,6 +10,7 @@
     checksum            64-bit Fletcher sums in eight lanes
     narrow, widen       float32 to float16 or bfloat16, and back
     quantize            float32 to 2, 4 or 8 bits, rounded at random (QSGD); dequantize: back
+    encode_elias_fano   indices as few bits; encode_bitmap, encode_tiles: where many or clustered; decode_...
 
 Arrays are one-dimensional and contiguous; nothing is ever copied silently, so a strided array or another
 dtype is a TypeError.  Indices are uint32 or uint64; values float32, float64, float16, bfloat16 (ml_dtypes'),
@@ -40,8 +41,16 @@ __all__ = [
     "active_isa",
     "available_isas",
     "checksum",
+    "count_tiles",
+    "decode_bitmap",
+    "decode_elias_fano",
+    "decode_tiles",
     "dense_to_sparse",
     "dequantize",
+    "elias_fano_words",
+    "encode_bitmap",
+    "encode_elias_fano",
+    "encode_tiles",
     "first_invalid",
     "merge_max",
     "merge_min",
@@ -60,6 +69,7 @@ __all__ = [
 Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
+Words = npt.NDArray[np.uint64]
 
 _INDEX_DTYPES = (np.dtype(np.uint32), np.dtype(np.uint64))
 # bfloat16 joins when the first such array shows up, so that ml_dtypes is not imported for nothing.
@@ -330,6 +340,126 @@ def dequantize(
     return out
 
 
+def elias_fano_words(count: int, span: int) -> int:
+    """How many words `encode_elias_fano` makes of so many indices in a range of `span` positions.
+
+    >>> elias_fano_words(167_772, 2**24)  # 8.6 bits for each
+    22447
+    """
+    count, span = operator.index(count), operator.index(span)
+    if not 0 <= count <= span:
+        raise ValueError(f"{count} indices do not fit into {span} positions")
+    if count == 0:
+        return 0
+    low = (span // count).bit_length() - 1
+    return _words_for(count * low) + _words_for(count + ((span - 1) >> low))
+
+
+def encode_elias_fano(indices: Indices, start: int, span: int) -> Words:
+    """Strictly increasing indices in [start, start + span) in about 2 + log2(span / count) bits each.
+
+    With r = index - start and low = floor(log2(span / count)): the low bits of every r one after the other,
+    then from the next word on bit (r >> low) + j set for the j-th index.  Bit b of an array of words is bit
+    b % 64 of word b // 64.
+
+    >>> encode_elias_fano(np.array([11, 13, 18], np.uint32), 10, 10)  # low = 1; bits 0, 2 and 6 above
+    array([ 3, 69], dtype=uint64)
+    """
+    _check_support(indices, start, span)
+    words: Words = memory.empty(elias_fano_words(len(indices), span), np.uint64)
+    _kernels.encode_elias_fano(indices, start, span, words)
+    return words
+
+
+def decode_elias_fano(
+    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
+) -> Indices | None:
+    """The indices that were encoded; None if the words, which may be any, encode no such indices.
+
+    >>> decode_elias_fano(np.array([3, 69], np.uint64), 3, 10, 10)
+    array([11, 13, 18], dtype=uint32)
+    >>> decode_elias_fano(np.array([3, 69], np.uint64), 2, 10, 10) is None
+    True
+    """
+    dtype = _check_code(words, count, start, span, index_dtype)
+    if count > span or len(words) != elias_fano_words(count, span):
+        return None
+    indices = memory.empty(count, dtype)
+    return indices if _kernels.decode_elias_fano(words, start, span, indices) else None
+
+
+def encode_bitmap(indices: Indices, start: int, span: int) -> Words:
+    """Strictly increasing indices in [start, start + span), one bit per position: bit index - start is set.
+
+    >>> encode_bitmap(np.array([10, 12], np.uint32), 10, 64)
+    array([5], dtype=uint64)
+    """
+    _check_support(indices, start, span)
+    words: Words = memory.empty(_words_for(span), np.uint64)
+    _kernels.encode_bitmap(indices, start, span, words)
+    return words
+
+
+def decode_bitmap(
+    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
+) -> Indices | None:
+    """The indices that were encoded; None if the words, which may be any, encode no such indices.
+
+    >>> decode_bitmap(np.array([5], np.uint64), 2, 10, 64)
+    array([10, 12], dtype=uint32)
+    """
+    dtype = _check_code(words, count, start, span, index_dtype)
+    if count > span or len(words) != _words_for(span):
+        return None
+    indices = memory.empty(count, dtype)
+    return indices if _kernels.decode_bitmap(words, start, span, indices) else None
+
+
+def count_tiles(indices: Indices, start: int) -> int:
+    """In how many tiles of 64 positions, the first of which begins at `start`, increasing indices lie.
+
+    >>> count_tiles(np.array([10, 73, 74], np.uint32), 10)
+    2
+    """
+    _check_indices(indices, "indices")
+    if len(indices) and _not_negative(start, "start") > indices[0]:
+        raise ValueError(f"the first tile begins at {start}, behind the first index, {indices[0]}")
+    tiles: int = _kernels.count_tiles(indices, start)
+    return tiles
+
+
+def encode_tiles(indices: Indices, start: int, span: int, tiles: int) -> Words:
+    """The bitmap without its words that are zero, behind a bitmap of those that are not.
+
+    ``tiles`` is what `count_tiles` says.
+
+    >>> encode_tiles(np.array([0, 128, 129], np.uint32), 0, 1000, tiles=2)
+    array([5, 1, 3], dtype=uint64)
+    """
+    _check_support(indices, start, span)
+    if not 0 <= tiles <= len(indices):
+        raise ValueError(f"{len(indices)} indices do not lie in {tiles} tiles")
+    words: Words = memory.empty(_words_for(_words_for(span)) + tiles, np.uint64)
+    if not _kernels.encode_tiles(indices, start, span, words):
+        raise ValueError(f"the indices lie in {count_tiles(indices, start)} tiles, not in {tiles}")
+    return words
+
+
+def decode_tiles(
+    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
+) -> Indices | None:
+    """The indices that were encoded; None if the words, which may be any, encode no such indices.
+
+    >>> decode_tiles(np.array([5, 1, 3], np.uint64), 3, 0, 1000)
+    array([  0, 128, 129], dtype=uint32)
+    """
+    dtype = _check_code(words, count, start, span, index_dtype)
+    if count > 64 * len(words):  # before there is memory for them
+        return None
+    indices = memory.empty(count, dtype)
+    return indices if _kernels.decode_tiles(words, start, span, indices) else None
+
+
 def available_isas() -> tuple[str, ...]:
     """The versions that run on this machine, slowest first."""
     return _ISAS
@@ -485,6 +615,41 @@ def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int)
     if not offset <= first <= last < stop:
         raise ValueError(f"indices {first} to {last} do not lie in the dense range [{offset}, {stop})")
     return True
+
+
+def _check_support(indices: Indices, start: int, span: int) -> None:
+    """Refuse indices that are not strictly increasing in the range: an encoder would write elsewhere."""
+    _check_indices(indices, "indices")
+    stop = _check_range(start, span, indices.dtype)
+    invalid = first_invalid(indices, start, stop)
+    if invalid >= 0:
+        raise ValueError(
+            f"indices must be strictly increasing in [{start}, {stop}): "
+            f"the one at position {invalid} is {indices[invalid]}"
+        )
+
+
+def _check_code(words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike) -> np.dtype[Any]:
+    _check_array(words, "words")
+    if words.dtype != np.uint64:
+        raise TypeError(f"words must be uint64, not {words.dtype}")
+    _not_negative(count, "count")
+    dtype = np.dtype(index_dtype)
+    _check_range(start, span, dtype)
+    return dtype
+
+
+def _check_range(start: int, span: int, index_dtype: np.dtype[Any]) -> int:
+    """Where the range ends.  At 2^63 at the latest: so far, the kernels need no care about overflow."""
+    stop = _not_negative(start, "start") + _not_negative(span, "span")
+    _index_dtype(index_dtype, stop)
+    if stop > 2**63:
+        raise ValueError(f"indices can be encoded up to 2^63, not up to {stop}")
+    return stop
+
+
+def _words_for(bits: int) -> int:
+    return -(-bits // 64)
 
 
 def _index_dtype(index_dtype: npt.DTypeLike, stop: int) -> np.dtype[Any]:

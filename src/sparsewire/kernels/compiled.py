@@ -13,7 +13,14 @@ from sparsewire.kernels import _compiled
 __all__ = [
     "accumulate_select",
     "checksum",
+    "count_tiles",
+    "decode_bitmap",
+    "decode_elias_fano",
+    "decode_tiles",
     "dequantize",
+    "encode_bitmap",
+    "encode_elias_fano",
+    "encode_tiles",
     "first_invalid",
     "merge",
     "narrow",
@@ -29,6 +36,7 @@ __all__ = [
 Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
+Words = npt.NDArray[np.uint64]
 
 
 def accumulate_select(
@@ -105,6 +113,34 @@ def quantize(
 
 def dequantize(scales: Values, codes: npt.NDArray[np.uint8], bits: int, bucket: int, out: Values) -> None:
     _compiled.dequantize(scales, codes, bits, bucket, out)
+
+
+def encode_elias_fano(indices: Indices, start: int, span: int, words: Words) -> None:
+    _compiled.encode_elias_fano(indices, start, span, words)
+
+
+def decode_elias_fano(words: Words, start: int, span: int, indices: Indices) -> bool:
+    return _compiled.decode_elias_fano(words, start, span, indices)
+
+
+def encode_bitmap(indices: Indices, start: int, span: int, words: Words) -> None:
+    _compiled.encode_bitmap(indices, start, span, words)
+
+
+def decode_bitmap(words: Words, start: int, span: int, indices: Indices) -> bool:
+    return _compiled.decode_bitmap(words, start, span, indices)
+
+
+def encode_tiles(indices: Indices, start: int, span: int, words: Words) -> bool:
+    return _compiled.encode_tiles(indices, start, span, words)
+
+
+def decode_tiles(words: Words, start: int, span: int, indices: Indices) -> bool:
+    return _compiled.decode_tiles(words, start, span, indices)
+
+
+def count_tiles(indices: Indices, start: int) -> int:
+    return _compiled.count_tiles(indices, start)
 
 
 def _raw(values: Values) -> Values:
