@@ -20,15 +20,19 @@ from sparsewire.errors import (
     TransportError,
     WireError,
 )
+from sparsewire.precision import QSGD
 from sparsewire.request import Request
+from sparsewire.rounding import Feedback
 from sparsewire.start import init
 from sparsewire.vector import SparseVector
 
 __all__ = [
     "ALGORITHMS",
+    "QSGD",
     "CallMismatchError",
     "CollectiveTimeout",
     "Communicator",
+    "Feedback",
     "InputError",
     "Last",
     "MissingExtraError",

@@ -169,7 +169,7 @@ def _processor() -> str:
 
 # By driver, and whether there are several hosts: an ordinary x86 server.  In Python a call takes
 # tens of microseconds, and so does each of its messages.
-_CPU = {"seconds_per_entry": 3e-9, "seconds_per_value": 0.3e-9}
+_CPU = {"seconds_per_entry": 3e-9, "seconds_per_value": 0.3e-9, "seconds_per_index": 1.2e-9}
 ASSUMED = {
     ("tcp", False): Network(latency=30e-6, bandwidth=1e9, overhead=60e-6, overlap=0.3, startup=80e-6, **_CPU),
     ("tcp", True): Network(

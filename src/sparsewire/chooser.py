@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sparsewire.algorithms.agreement import largest
 from sparsewire.algorithms.auto import cheapest, fullness
 from sparsewire.model import Network, Shape
+from sparsewire.precision import Precision
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
 
@@ -24,11 +25,12 @@ SIGNIFICANT_BITS = 4  # of the counts that are chosen from: nearly equal shapes 
 
 
 class Key(NamedTuple):
-    """Calls that are alike: the caller's name for them, the length, and the bytes of a value."""
+    """Calls that are alike: the caller's name for them, the length, and what values are."""
 
     name: str | None  # None: nothing is alike
     length: int
     value_bytes: int
+    precision: Precision | None = None  # how they travel
 
 
 @dataclass
@@ -60,7 +62,7 @@ class _Facts:
         self.unseen += 1
         self.is_outdated = self.is_outdated or self.unseen >= UNSEEN_CALLS
 
-    def shape(self, size: int, key: Key, promised: int | None) -> Shape:
+    def shape(self, size: int, key: Key, promised: int | None, index_price: float) -> Shape:
         """The problem, in round numbers; entries are taken to have moved in proportion to the sum's."""
         nnz = self.nnz
         if promised is not None:
@@ -69,7 +71,16 @@ class _Facts:
             nnz = nnz * self.last // self.first
         nnz = min(_coarse(nnz), key.length)
         union = None if self.last is None else min(_coarse(self.last), key.length)
-        return Shape(size, key.length, nnz, key.value_bytes, union_nnz=union, skew=self.skew)
+        return Shape(
+            size,
+            key.length,
+            nnz,
+            key.value_bytes,
+            union_nnz=union,
+            skew=self.skew,
+            precision=key.precision,
+            index_price=index_price,
+        )
 
 
 class Chooser:
@@ -133,7 +144,8 @@ class Chooser:
 
     def _choice(self, key: Key, facts: _Facts, promised: int | None = None) -> str:
         if facts.choice is None or facts.promised != promised:
-            facts.choice = cheapest(self.network, facts.shape(self._size, key, promised))
+            shape = facts.shape(self._size, key, promised, self.network.index_price)
+            facts.choice = cheapest(self.network, shape)
             facts.promised = promised
         return facts.choice
 

@@ -41,7 +41,15 @@ Ranks = Annotated[int, typer.Option("-n", "--ranks", min=1, help="Number of rank
 Size = Annotated[str, typer.Option(help="Length of the vector: 16M is 16 * 2^20, k is 2^10, G is 2^30.")]
 Density = Annotated[float, typer.Option(help="Share of each rank's entries that are not zero.")]
 Algorithms = Annotated[str, typer.Option(help="Names, separated by commas, or 'all'.")]
-Distribution = Annotated[str, typer.Option(help="uniform, zipf, identical or disjoint.")]
+Distribution = Annotated[str, typer.Option(help="uniform, zipf, rows, identical or disjoint.")]
+Precisions = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        help="Names, separated by commas: exact, coo (indices are not coded), float16, bfloat16, "
+        "qsgd2, qsgd4, qsgd8.",
+    ),
+]
 Dtype = Annotated[str, typer.Option(help="Type of the values.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same input.")]
 NetworkRate = Annotated[
@@ -97,6 +105,7 @@ def bench_allreduce(
     size: Size = "16M",
     density: Density = 0.01,
     algorithms: Algorithms = "all",
+    precision: Precisions = "exact",
     driver: Annotated[str, typer.Option(help="tcp, mpi: real processes. local: one process.")] = "tcp",
     network: NetworkRate = None,
     json: Json = None,
@@ -114,18 +123,20 @@ def bench_allreduce(
 
     from sparsewire.bench import report
     from sparsewire.bench.cases import Case, parse_size
-    from sparsewire.bench.contenders import choose_algorithms
+    from sparsewire.bench.contenders import choose_algorithms, choose_precisions
     from sparsewire.bench.progress import progress
     from sparsewire.bench.session import Options, run_allreduce
 
     case = Case(ranks, parse_size(size), density, dtype, distribution, seed)
     names = tuple(choose_algorithms(algorithms, driver))
-    options = Options(names, driver, network, not no_peers, iterations, seconds)
+    precisions = tuple(choose_precisions(precision, dtype))
+    options = Options(names, precisions, driver, network, not no_peers, iterations, seconds)
     with progress("bench allreduce") as tell:
         result = run_allreduce(case, options, tell)
     report.print_allreduce(report.wide_console(), case, result.rows, result.skipped)
     if json:
         command = ["sparsewire", "bench", "allreduce", *_case_words(case, size), "--algorithms", algorithms]
+        command += ["--precision", precision]
         command += [*_wire_words(driver, network), *(["--no-peers"] if no_peers else [])]
         command += ["--seconds", f"{seconds:g}"]
         command += ["--iterations", str(iterations)] if iterations else []
@@ -267,6 +278,36 @@ def bench_kernels(
         report.write_json(json, command, rows)
 
 
+@bench.command("coding")
+def bench_coding(
+    size: Size = "16M",
+    json: Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw bits per index into this file (.png, .svg).")
+    ] = None,
+) -> None:
+    """What index coding and low precision cost and save, on one core."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import coding, report
+    from sparsewire.bench.cases import parse_size
+    from sparsewire.bench.plot import plot_coding, require_matplotlib
+    from sparsewire.bench.progress import progress
+
+    if plot:
+        require_matplotlib()
+    with progress("bench coding") as tell:
+        supports, precisions = coding.run(parse_size(size), tell=tell)
+    report.print_coding(report.wide_console(), supports, precisions)
+    if json:
+        command = ["sparsewire", "bench", "coding", "--size", size]
+        rows = [asdict(row) for row in supports]
+        report.write_json(json, command, rows, precisions=[asdict(row) for row in precisions])
+    if plot:
+        plot_coding(supports, plot)
+    raise typer.Exit(1 if any(row.wrong for row in supports) else 0)
+
+
 @simulate.command("allreduce")
 def simulate_allreduce(
     ranks: Ranks = 256,
@@ -275,6 +316,7 @@ def simulate_allreduce(
     latency: Annotated[str, typer.Option(help="Of every message, e.g. 50us.")] = "50us",
     bandwidth: Annotated[str, typer.Option(help="Of every rank, in each direction, e.g. 1gbit.")] = "1gbit",
     algorithms: Algorithms = "all",
+    precision: Precisions = "exact",
     json: Json = None,
     distribution: Distribution = "uniform",
     dtype: Dtype = "float32",
@@ -285,7 +327,7 @@ def simulate_allreduce(
 
     from sparsewire.bench import report
     from sparsewire.bench.cases import Case, parse_size
-    from sparsewire.bench.contenders import choose_algorithms
+    from sparsewire.bench.contenders import choose_algorithms, choose_precisions
     from sparsewire.bench.progress import progress
     from sparsewire.bench.simulate import parse_duration, run_simulation
     from sparsewire.network import parse_rate
@@ -296,8 +338,9 @@ def simulate_allreduce(
         parse_duration(latency),
         parse_rate(bandwidth),
     )
+    precisions = choose_precisions(precision, dtype)
     with progress("simulate allreduce") as tell:
-        prediction = run_simulation(case, names, latency_s, rate, bandwidth, tell)
+        prediction = run_simulation(case, names, latency_s, rate, bandwidth, tell, precisions)
     report.print_simulation(report.wide_console(), case, latency, prediction)
     if json:
         command = [
@@ -305,11 +348,11 @@ def simulate_allreduce(
             "simulate",
             "allreduce",
             *_case_words(case, size),
-            "--algorithms",
-            algorithms,
+            *("--algorithms", algorithms, "--precision", precision),
         ]
         command += ["--latency", latency, "--bandwidth", bandwidth]
         more = {"scale": prediction.scale, "model_seconds": prediction.model_seconds}
+        more["skipped"] = prediction.skipped
         report.write_json(json, command, [asdict(row) for row in prediction.rows], **more)
     raise typer.Exit(1 if any(row.wrong for row in prediction.rows) else 0)
 

@@ -25,7 +25,9 @@ from sparsewire.convert import from_any
 from sparsewire.drivers._base import Driver, Started, Traffic
 from sparsewire.errors import InputError, SparsewireError, TransportError
 from sparsewire.model import Network, Shape
+from sparsewire.precision import Precision, precision_of
 from sparsewire.request import Progress, Request
+from sparsewire.rounding import Feedback, Rounding
 from sparsewire.steps import Steps
 from sparsewire.vector import REDUCTIONS, SUM, Reduction, SparseVector, value_dtype
 from sparsewire.wire import Call
@@ -41,6 +43,7 @@ class Last:
 
     operation: str
     algorithm: str
+    precision: str
     messages_sent: int
     bytes_sent: int
     bytes_received: int
@@ -74,6 +77,7 @@ class Communicator:
         self.fingerprint: Fingerprint | None = None  # under which figures are kept; rank 0 alone has it
         self._driver = driver
         self._closed = False
+        self._rounded = 0  # calls that round: chance goes by their number
         self._calling = threading.Lock()  # held by the thread that makes a call
         self._refused: deque[SparsewireError] = deque()  # of other threads meanwhile
         self._progress: Progress | None = None
@@ -99,6 +103,8 @@ class Communicator:
         op: str = "sum",
         name: str | None = None,
         nnz: int | None = None,
+        precision: str | Precision | None = None,
+        feedback: Feedback | None = None,
         timeout: float | None = None,
     ) -> Any:
         """Everybody's sum, mean (``op="avg"``), maximum or minimum, the same bits on every rank.
@@ -110,8 +116,13 @@ class Communicator:
         "auto" takes the algorithm with the shortest predicted time.  Calls with the same ``name`` are taken
         to be alike: later ones go by what was seen in earlier ones, and only the first asks all ranks.
         ``nnz`` promises that no rank has more entries.  All ranks give the same.
+
+        ``precision`` sends fewer bits: "float16", "bfloat16", or "qsgd2", "qsgd4", "qsgd8" (``QSGD``), which
+        is right on average.  Every rank's values are rounded once, and in some algorithms the sums once more;
+        sums are made in the dtype of ``x``.  ``feedback`` keeps what rounding left out, for the next call.
         """
-        return self._call(lambda: self._allreduce(x, algorithm, op, name, nnz), timeout)
+        options = algorithm, op, name, nnz, precision, feedback
+        return self._call(lambda: self._allreduce(x, *options), timeout)
 
     def iallreduce(
         self,
@@ -121,10 +132,13 @@ class Communicator:
         op: str = "sum",
         name: str | None = None,
         nnz: int | None = None,
+        precision: str | Precision | None = None,
+        feedback: Feedback | None = None,
         timeout: float | None = None,
     ) -> Request:
         """``allreduce`` in the background; calls of one ``name`` follow one another, others overlap."""
-        return self._icall(lambda: self._allreduce(x, algorithm, op, name, nnz), timeout)
+        options = algorithm, op, name, nnz, precision, feedback
+        return self._icall(lambda: self._allreduce(x, *options), timeout)
 
     def allgather(self, x: Any, *, timeout: float | None = None) -> list[Any]:
         """Everybody's ``x``, in rank order; lengths may differ, the dtype may not.
@@ -205,6 +219,7 @@ class Communicator:
     def _use(self, calibration: Calibration) -> None:
         self._calibration = calibration
         self._chooser = Chooser(self.size, calibration.network)
+        self._driver.index_price = calibration.network.index_price
 
     @property
     def network(self) -> Network:
@@ -215,7 +230,9 @@ class Communicator:
     def network(self, network: Network) -> None:
         self._use(Calibration(network, time.time()))
 
-    def explain(self, length: int, nnz: int, *, dtype: str = "float32") -> None:
+    def explain(
+        self, length: int, nnz: int, *, dtype: str = "float32", precision: str | Precision | None = None
+    ) -> None:
         """Print the predicted time of every algorithm, if no rank has more than ``nnz`` entries.
 
         >>> import sparsewire as sw
@@ -223,7 +240,15 @@ class Communicator:
         1 ranks, length 1,000, at most 10 entries per rank, 4 bytes per value
         ...
         """
-        shape = Shape(self.size, length, nnz, value_dtype(dtype).itemsize)
+        kind = value_dtype(dtype)
+        shape = Shape(
+            self.size,
+            length,
+            nnz,
+            kind.itemsize,
+            precision=precision_of(precision, SparseVector.empty(length, kind), "sum"),
+            index_price=self.network.index_price,
+        )
         print(explain.render(self._calibration, shape))
 
     # -- the end ---------------------------------------------------------------------------------
@@ -248,24 +273,40 @@ class Communicator:
 
     # -- what each collective does ---------------------------------------------------------------
 
-    def _allreduce(self, x: Any, algorithm: str, op: str, name: str | None, nnz: int | None) -> _Plan:
+    def _allreduce(
+        self,
+        x: Any,
+        algorithm: str,
+        op: str,
+        name: str | None,
+        nnz: int | None,
+        precision: str | Precision | None,
+        feedback: Feedback | None,
+    ) -> _Plan:
         vector, restore = from_any(x)
         _check_choice("algorithm", algorithm, ("auto", *ALGORITHMS))
         reduction = _reduction(op, vector)
         _check_promise(nnz)
-        key = Key(name, vector.length, vector.dtype.itemsize)
+        sent_as = precision_of(precision, vector, op)
+        rounding = self._rounding(sent_as, algorithm, vector, feedback)
+        key = Key(name, vector.length, vector.dtype.itemsize, sent_as)
         chooser = self._chooser
 
         def begin() -> _Begun:
             chosen = chooser.known(key, nnz) if algorithm == "auto" else algorithm
             given = vector if chosen and ALGORITHMS[chosen].dense else vector.smaller()
-            call = Call("allreduce", chosen or "auto", op, vector.dtype.name, vector.length)
+            facts = vector.dtype.name, vector.length, 0, sent_as.name if sent_as else "exact"
+            call = Call("allreduce", chosen or "auto", op, *facts)
             return _Begun(script(chosen, given), call, given)
 
         def script(chosen: str | None, given: SparseVector) -> Steps[tuple[str, SparseVector]]:
             if chosen is None:
                 chosen = yield from chooser.agree(key, self.rank, given)
-            return chosen, (yield from ALGORITHMS[chosen].run(self.rank, self.size, given, reduction))
+            run = ALGORITHMS[chosen].run
+            if rounding is None:
+                return chosen, (yield from run(self.rank, self.size, given, reduction))
+            with rounding:
+                return chosen, (yield from run(self.rank, self.size, given, reduction, rounding))
 
         def finish(outcome: tuple[str, SparseVector]) -> _Finished:
             chosen, total = outcome
@@ -274,6 +315,22 @@ class Communicator:
             return _Finished(restore(self._mean(op, total)), total.nnz, _density(total), chosen)
 
         return _Plan(begin, finish, key if algorithm == "auto" and name is not None else None)
+
+    def _rounding(
+        self, precision: Precision | None, algorithm: str, vector: SparseVector, feedback: Feedback | None
+    ) -> Rounding | None:
+        if precision is None:
+            return None
+        if algorithm != "auto" and not ALGORITHMS[algorithm].rounds:
+            those = ", ".join(name for name, row in ALGORITHMS.items() if row.rounds)
+            raise InputError(
+                f"{algorithm} adds up in many places, and would round in each; precision {precision.name} "
+                f"needs one of {those}, or auto"
+            )
+        if feedback is not None:
+            feedback.make_room(vector.length, vector.dtype)
+        self._rounded += 1
+        return Rounding(precision, self.rank, self._rounded, feedback)
 
     def _allgather(self, x: Any) -> _Plan:
         vector, restore = from_any(x)
@@ -409,6 +466,7 @@ class Communicator:
         self.last = Last(
             operation=begun.call.operation,
             algorithm=finished.algorithm or begun.call.algorithm,
+            precision=begun.call.precision,
             messages_sent=traffic.messages_sent,
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,

@@ -20,7 +20,8 @@ class Prediction(NamedTuple):
 
 def table(network: Network, shape: Shape) -> list[Prediction]:
     """Every algorithm's prediction, fastest first."""
-    costs = {name: algorithm.cost(network, shape) for name, algorithm in ALGORITHMS.items()}
+    suited = {n: a for n, a in ALGORITHMS.items() if a.rounds or shape.precision is None}
+    costs = {name: algorithm.cost(network, shape) for name, algorithm in suited.items()}
     rows = [Prediction(n, c._replace(seconds=network.startup + c.seconds)) for n, c in costs.items()]
     return sorted(rows, key=lambda row: row.cost.seconds)
 
@@ -30,7 +31,8 @@ def render(calibration: Calibration, shape: Shape) -> str:
     network = calibration.network
     lines = [
         f"{shape.size} ranks, length {shape.length:,}, at most {shape.nnz:,} entries per rank, "
-        f"{shape.value_bytes} bytes per value",
+        f"{shape.value_bytes} bytes per value"
+        + (f", sent as {shape.precision.name}" if shape.precision else ""),
         f"{calibration}:",
         *(f"  {name:<20} {text}" for name, text in figures(network)),
         f"{'algorithm':<24} {'seconds':>10} {'rounds':>7} {'messages':>9} {'bytes':>15}",
@@ -53,6 +55,7 @@ def figures(network: Network) -> list[tuple[str, str]]:
         ("overhead", f"{network.overhead * 1e6:.3g} us per message"),
         ("seconds_per_entry", f"{network.seconds_per_entry * 1e9:.3g} ns"),
         ("seconds_per_value", f"{network.seconds_per_value * 1e9:.3g} ns"),
+        ("seconds_per_index", f"{network.seconds_per_index * 1e9:.3g} ns, coded and decoded"),
         ("overlap", f"{network.overlap:.0%} of computing hides behind transfers"),
     ]
 

@@ -32,8 +32,8 @@ ITERATIONS = 60
 SMALLEST_GAIN = 1e-4  # of the loss, for which another iteration is worth while
 STEP = 1e-6  # of the numerical derivatives, in logarithms
 # No figure of any machine is outside these; what the samples do not determine must not run away.
-SMALLEST = Network(1e-9, 1e5, 1e-9, 1e-13, 1e-13, 0.0, 1e-9)
-LARGEST = Network(1.0, 1e13, 1.0, 1e-5, 1e-5, 1.0, 1.0)
+SMALLEST = Network(1e-9, 1e5, 1e-9, 1e-13, 1e-13, 0.0, 1e-9, 1e-13)
+LARGEST = Network(1.0, 1e13, 1.0, 1e-5, 1e-5, 1.0, 1.0, 1e-5)
 _IS_SHARE = np.array([field.name == "overlap" for field in fields(Network)])
 
 

@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sparsewire import support
+from sparsewire.precision import Precision
 from sparsewire.work import Work
 
 __all__ = ["HEADER_BYTES", "NOTHING", "Cost", "Network", "Round", "Shape"]
 
 # Bytes of a frame's header on the wire; tests hold it against the wire format.
-HEADER_BYTES = 104
+HEADER_BYTES = 112
 NOTHING = Work()
+# Predictions leave out what coding costs, so it is only done where it saves clearly more.
+CLEARLY = 1.5
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,16 @@ class Network:
     seconds_per_value: float = 0.0  # ... for each value that is added, copied or looked at in a row
     overlap: float = 1.0  # share of computing that can hide behind transfers; 0 if the CPU moves the bytes
     startup: float = 0.0  # seconds of every call, whatever it does; cost functions compare without it
+    seconds_per_index: float = 0.0  # ... for each index that is coded at one end and decoded at the other
 
     def seconds(self, messages: int, nbytes: float) -> float:
         """How long a NIC is busy with so many messages of so many bytes together."""
         return messages * self.overhead + nbytes / self.bandwidth
+
+    @property
+    def index_price(self) -> float:
+        """How many bytes an index has to be coded to fewer, so that coding it is worth its time."""
+        return CLEARLY * self.seconds_per_index * self.bandwidth
 
     def computing(self, work: Work) -> float:
         return work.entries * self.seconds_per_entry + work.values * self.seconds_per_value
@@ -93,6 +103,7 @@ class Shape:
     ``overlap`` says how the ranks' supports meet: "uniform" (independent, uniformly random), "identical"
     or "disjoint".  If the number of entries in the sum is known, ``union_nnz`` says it, and ``overlap`` does
     not matter.  ``skew`` is how many times its share the fullest of ``size`` even ranges has.
+    ``precision`` is how values travel, if they are rounded, and ``index_price`` is the network's.
     """
 
     size: int
@@ -102,6 +113,8 @@ class Shape:
     overlap: str = "uniform"
     union_nnz: int | None = None
     skew: float = 1.0
+    precision: Precision | None = None
+    index_price: float = 0.0
 
     @property
     def index_bytes(self) -> int:
@@ -145,13 +158,16 @@ class Shape:
         return min(entries * (self.index_bytes + self.value_bytes), span * self.value_bytes)
 
     def frame_bytes(self, entries: float, span: float) -> int:
-        """A frame with so many entries in a range, stored as is smaller."""
-        sparse = _aligned(entries * self.index_bytes) + _aligned(entries * self.value_bytes)
-        return HEADER_BYTES + min(sparse, _aligned(span * self.value_bytes))
+        """A frame with so many entries in a range, stored as is smaller; they are not in clusters."""
+        if self.is_dense(entries, span):
+            return self.dense_frame_bytes(span)
+        count = round(entries)
+        indices = support.form_by_formula(count, round(span), self.index_bytes, self.index_price)
+        return HEADER_BYTES + indices.nbytes + self._travelling(count)
 
     def dense_frame_bytes(self, span: float) -> int:
-        return HEADER_BYTES + _aligned(span * self.value_bytes)
+        return HEADER_BYTES + self._travelling(round(span))
 
-
-def _aligned(nbytes: float) -> int:
-    return -(-round(nbytes) // 8) * 8
+    def _travelling(self, values: int) -> int:
+        nbytes = values * self.value_bytes if self.precision is None else self.precision.nbytes(values)
+        return -(-nbytes // 8) * 8

@@ -31,6 +31,8 @@ from sparsewire.drivers import local, tcp
 from sparsewire.drivers._base import Traffic
 from sparsewire.drivers.engine import Engine
 from sparsewire.errors import InputError, SparsewireError
+from sparsewire.precision import PRECISIONS
+from sparsewire.rounding import rounded
 from sparsewire.steps import Recv, RecvAny, Send, Steps
 from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, value_dtype
 from sparsewire.wire import Call
@@ -394,7 +396,12 @@ def _payloads() -> list[SparseVector | list[SparseVector]]:
             [whole, wide, SparseVector.empty(5, numbers.dtype), sparse],
         ]
     odd = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])
-    return [*payloads, SparseVector.from_dense(odd), SparseVector(9, range(6), odd)]
+    payloads += [SparseVector.from_dense(odd), SparseVector(9, range(6), odd)]
+    # Every form of a support, as it is and in every precision.
+    for length, support in ((9000, range(0, 9000, 70)), (90, range(1, 90, 3)), (9000, range(3000, 3300))):
+        sparse = SparseVector(length, support, np.linspace(-2, 1, len(support)))
+        payloads += [sparse, *(rounded(sparse, precision, (0, 0, 0)) for precision in PRECISIONS.values())]
+    return payloads
 
 
 def check_large_payloads_cross(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:

@@ -7,16 +7,17 @@ gets its figures.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire import calibration
+from sparsewire import calibration, support
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.calibration import ASSUMED, Calibration
 from sparsewire.communicator import Communicator
@@ -46,6 +47,7 @@ MOST_TURNS = 20
 FEWEST_TURNS = 3
 # Fits begin at a network that hides computing and at a machine that does not.
 STARTS = [ASSUMED["tcp", True], ASSUMED["mpi", False]]
+CODED = 1 << 15  # indices, to measure what coding costs
 HOPELESS = 4.0  # what takes so many times the fastest's time is not measured again
 
 
@@ -81,16 +83,20 @@ def report(network: Network, samples: Sequence[Sample]) -> str:
 
 
 def measure(comm: Communicator, budget_s: float, tell: Tell) -> list[Sample]:
-    """Every algorithm's time for the problems that fit into the budget, the same on every rank."""
+    """Every algorithm's time for the problems that fit into the budget, the same on every rank.
+
+    Indices are sent as they are meanwhile: whether coding them pays follows from what is measured here.
+    """
     if comm.size == 1:
         raise InputError("tuning measures messages between ranks, and this group has one rank")
+    comm.network = replace(comm.network, seconds_per_index=math.inf)
     end = time.monotonic() + budget_s
     _take_turns(comm, SparseVector.empty(comm.size), 0.0)  # connects everybody
     samples: list[Sample] = []
     for done, (length, density) in enumerate(PROBLEMS):
         tell("measuring", done, len(PROBLEMS))
         began = time.monotonic()
-        shape = Shape(comm.size, length, max(1, round(density * length)))
+        shape = Shape(comm.size, length, max(1, round(density * length)), index_price=math.inf)
         vector = _random_vector(comm.rank, shape)
         seconds = _take_turns(comm, vector, budget_s / len(PROBLEMS))
         samples += [Sample(name, shape, s) for name, s in seconds.items()]
@@ -125,6 +131,20 @@ def _largest(comm: Communicator, mine: npt.ArrayLike) -> npt.NDArray[np.float64]
     return np.max(comm.allgather(np.asarray(mine, np.float64)), axis=0)  # type: ignore[no-any-return]
 
 
+def _coding_seconds() -> float:
+    """For each index of a support of ordinary density: to code it, and to decode it again."""
+    indices = _random_vector(0, Shape(1, 1 << 22, CODED)).indices
+    assert indices is not None
+    chosen = support.form(indices, 0, 1 << 22)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        words = support.encode(indices, 0, 1 << 22, chosen)
+        support.decode(chosen.code, words, CODED, 0, 1 << 22, indices.dtype)
+        times.append(time.perf_counter() - start)
+    return min(times) / CODED
+
+
 def _random_vector(rank: int, shape: Shape) -> SparseVector:
     chance = np.random.default_rng([rank, shape.length, shape.nnz])
     indices = np.sort(chance.permutation(shape.length)[: shape.nnz])
@@ -133,6 +153,8 @@ def _random_vector(rank: int, shape: Shape) -> SparseVector:
 
 def _fit_together(comm: Communicator, samples: Sequence[Sample]) -> Network:
     """Rank 0's fit, on every rank."""
-    found = fit(samples, STARTS) if comm.rank == 0 else Network()
+    found = Network()
+    if comm.rank == 0:
+        found = replace(fit(samples, STARTS), seconds_per_index=_coding_seconds())
     comm.network = Network(*comm.broadcast(np.array(astuple(found))).tolist())
     return comm.network

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ __all__ = [
     "SUM",
     "VALUE_DTYPES",
     "Array",
+    "Packed",
     "RangeSums",
     "Reduction",
     "SparseVector",
@@ -51,6 +52,13 @@ def value_dtype(name: str) -> np.dtype[Any]:
     return bfloat16
 
 
+class Packed(NamedTuple):
+    """The bytes that rounded values were made of, and the precision that made them."""
+
+    precision: Any  # a ``precision.Precision``, of which a vector knows nothing
+    data: Array
+
+
 class SparseVector:
     """A vector of ``length`` whose entries are ``indices`` (strictly increasing) and ``values``.
 
@@ -61,13 +69,14 @@ class SparseVector:
     array([ 0.,  2.,  0.,  0.,  0., -1.,  0.,  0.], dtype=float32)
     """
 
-    __slots__ = ("indices", "length", "start", "stop", "values")
+    __slots__ = ("indices", "length", "packed", "start", "stop", "values")
 
     length: int
     start: int
     stop: int
     indices: Array | None  # None: dense, values[i] belongs to index start + i
     values: Array
+    packed: Packed | None  # the same values in fewer bytes, if they were rounded: what travels
 
     def __init__(self, length: int, indices: npt.ArrayLike, values: npt.ArrayLike) -> None:
         length = _checked_length(length)
@@ -76,6 +85,7 @@ class SparseVector:
 
     def _set(self, length: int, start: int, stop: int, indices: Array | None, values: Array) -> None:
         self.length, self.start, self.stop, self.indices, self.values = length, start, stop, indices, values
+        self.packed = None
 
     @classmethod
     def piece(cls, length: int, start: int, stop: int, indices: Array | None, values: Array) -> SparseVector:
@@ -214,9 +224,11 @@ class SparseVector:
             indices = (indices - indices.dtype.type(self.start)).astype(index_dtype(self.span), copy=False)
         return SparseVector.piece(self.span, 0, self.span, indices, self.values)
 
-    def with_values(self, values: Array) -> SparseVector:
+    def with_values(self, values: Array, packed: Packed | None = None) -> SparseVector:
         """Other values at the same places."""
-        return SparseVector.piece(self.length, self.start, self.stop, self.indices, values)
+        vector = SparseVector.piece(self.length, self.start, self.stop, self.indices, values)
+        vector.packed = packed
+        return vector
 
     def __repr__(self) -> str:
         where = "" if self.span == self.length else f", range=[{self.start}, {self.stop})"

@@ -1,11 +1,12 @@
-"""Pieces as bytes and back: wire format, version 1.
+"""Pieces as bytes and back: wire format, version 2.
 
 A message is one frame per piece.  A frame is a fixed header, then (little-endian, 8-byte aligned) the
-indices and the values, or the values alone if the piece is dense.  ``docs/wire-format.md`` is the
-byte-by-byte description.
+indices and the values, or the values alone if the piece is dense.  Indices are written in the form that
+``support`` finds best, and values that were rounded as the bytes they were rounded to: both come back to the
+bit.  ``docs/wire-format.md`` is the byte-by-byte description.
 
-Encoding copies no payload: it gives a list of buffers for a gather write.  Decoding is a generator that
-yields the buffers it wants filled, so a driver can receive straight into the arrays of the result:
+Encoding gives a list of buffers for a gather write; what is sent as it is, is not copied.  Decoding is a
+generator that yields the buffers it wants filled, so a driver can receive straight into the result:
 
 >>> import numpy as np
 >>> buffers = encode(SparseVector(8, [1, 5], np.ones(2)), Envelope())
@@ -27,22 +28,25 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from sparsewire import errors, kernels, memory
+from sparsewire import errors, kernels, memory, support
 from sparsewire.errors import SparsewireError, WireError
-from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, index_dtype, value_dtype
+from sparsewire.precision import PRECISIONS, QSGD, Precision
+from sparsewire.support import BITMAP, COO, ELIAS_FANO, TILES
+from sparsewire.vector import VALUE_DTYPES, Array, Packed, SparseVector, index_dtype, value_dtype
 
 __all__ = ["HEADER_BYTES", "Abort", "Call", "Envelope", "Message", "decode", "encode", "read_message", "size"]
 
 MAGIC = b"SPWR"
-VERSION = 1
-COO, DENSE, ABORT = 1, 2, 3  # formats
-SINGLE, LISTED = 0, 1  # is the payload one piece, or a list of which this is one?
+VERSION = 2
+DENSE, ABORT = 2, 3  # formats; the others are forms of a support
+SINGLE = 2**32 - 1  # instead of the number of frames to come: the payload is one piece, not a list
 
-# magic, version, format, dtype, listed | collective number | the call's fingerprint
-# | length, start, stop, nnz | checksum of what follows the header | frames still to come | CRC-32 of the rest
-_HEADER = struct.Struct("<4sBBBB Q 40s QQQQ Q I")
+# magic, version, format, dtype, precision | collective number | the call's fingerprint
+# | length, start, stop, nnz | checksum of what follows the header | tiles, bucket, frames still to come
+# | CRC-32 of the rest
+_HEADER = struct.Struct("<4sBBBB Q 40s QQQQ Q III")
 _CRC = struct.Struct("<I")
-_CALL = struct.Struct("<BBBxIQ24s")
+_CALL = struct.Struct("<BBBBIQ24s")
 HEADER_BYTES = _HEADER.size + _CRC.size
 
 OPERATIONS = (
@@ -57,6 +61,7 @@ OPERATIONS = (
 )
 OPS = ("none", "sum", "avg", "max", "min")
 _DTYPES = ("none", *VALUE_DTYPES)
+_PRECISIONS = ("exact", *PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -69,17 +74,20 @@ class Call:
     dtype: str = "none"
     length: int = 0
     root: int = 0
+    precision: str = "exact"
 
     def pack(self) -> bytes:
         codes = OPERATIONS.index(self.operation), OPS.index(self.op), _DTYPES.index(self.dtype)
-        return _CALL.pack(*codes, self.root, self.length, self.algorithm.encode())
+        precision = _PRECISIONS.index(self.precision)
+        return _CALL.pack(*codes, precision, self.root, self.length, self.algorithm.encode())
 
     @classmethod
     def unpack(cls, data: bytes) -> Call:
-        operation, op, dtype, root, length, algorithm = _CALL.unpack(data)
+        operation, op, dtype, precision, root, length, algorithm = _CALL.unpack(data)
         try:
             name = algorithm.rstrip(b"\0").decode("ascii")
-            return cls(OPERATIONS[operation], name, OPS[op], _DTYPES[dtype], length, root)
+            names = OPERATIONS[operation], name, OPS[op], _DTYPES[dtype]
+            return cls(*names, length, root, _PRECISIONS[precision])
         except (IndexError, UnicodeDecodeError):
             raise WireError(f"not the description of a call: {data!r}") from None
 
@@ -89,6 +97,7 @@ class Call:
             f"dtype={self.dtype}" if self.dtype != "none" else "",
             f"algorithm={self.algorithm}" if self.algorithm else "",
             f"op={self.op}" if self.op != "none" else "",
+            f"precision={self.precision}" if self.precision != "exact" else "",
             f"root={self.root}" if self.operation in ("broadcast", "reduce") else "",
         ]
         return f"{self.operation}({', '.join(filter(None, facts))})"
@@ -131,41 +140,64 @@ Payload: TypeAlias = "SparseVector | list[SparseVector] | Abort"
 class Message(NamedTuple):
     envelope: Envelope
     payload: Payload
+    nbytes: int  # of all its frames
 
 
-def size(payload: Payload) -> int:
+def size(payload: Payload, price: float = 0.0) -> int:
     """Exactly how many bytes ``encode`` makes of it."""
     if isinstance(payload, Abort):
         return HEADER_BYTES + len(payload.to_json())
     if isinstance(payload, list):
-        return sum(map(size, payload))
-    indices = 0 if payload.indices is None else _round_up(payload.indices.nbytes, 8)
-    return HEADER_BYTES + indices + _round_up(payload.values.nbytes, 8)
+        return sum(size(piece, price) for piece in payload)
+    indices = 0
+    if payload.indices is not None:
+        indices = support.form(payload.indices, payload.start, payload.stop, price).nbytes
+    values = payload.values if payload.packed is None else payload.packed.data
+    return HEADER_BYTES + indices + _round_up(values.nbytes, 8)
 
 
-def encode(payload: Payload, envelope: Envelope) -> list[Any]:
-    """The message as buffers to be written one after the other; the arrays are not copied."""
+def encode(payload: Payload, envelope: Envelope, price: float = 0.0) -> list[Any]:
+    """The message as buffers to be written one after the other.
+
+    ``price`` is how many bytes coding an index has to save; see ``support``.
+    """
     if isinstance(payload, SparseVector):
-        return _frame(payload, SINGLE, envelope, 0)
+        return _frame(payload, SINGLE, envelope, price)
     if isinstance(payload, Abort):
         text = np.frombuffer(payload.to_json(), np.uint8)
-        return [
-            _header(ABORT, 0, SINGLE, envelope, (len(text), 0, len(text), len(text)), [text], 0),
-            text.data,
-        ]
+        shape = (len(text), 0, len(text), len(text))
+        return [_header(_Codes(ABORT, 0), envelope, shape, [text], SINGLE), text.data]
     if not payload:
         raise ValueError("a list without pieces cannot be sent; send an empty vector instead")
     buffers: list[Any] = []
     for following, piece in zip(reversed(range(len(payload))), payload, strict=True):
-        buffers += _frame(piece, LISTED, envelope, following)
+        buffers += _frame(piece, following, envelope, price)
     return buffers
 
 
-def _frame(piece: SparseVector, listed: int, envelope: Envelope, following: int) -> list[Any]:
-    indices, values = piece.indices, piece.values
-    form, parts = (DENSE, [values]) if indices is None else (COO, [indices, values])
-    shape = (piece.length, piece.start, piece.stop, len(values))
-    buffers: list[Any] = [_header(form, _dtype_code(values.dtype), listed, envelope, shape, parts, following)]
+class _Codes(NamedTuple):
+    """How a frame's indices and values are written."""
+
+    form: int
+    dtype: int
+    precision: int = 0
+    tiles: int = 0
+    bucket: int = 0
+
+
+def _frame(piece: SparseVector, following: int, envelope: Envelope, price: float) -> list[Any]:
+    form, parts = support.Form(DENSE, 0), []
+    if piece.indices is not None:
+        form = support.form(piece.indices, piece.start, piece.stop, price)
+        parts.append(support.encode(piece.indices, piece.start, piece.stop, form))
+    precision, bucket = 0, 0
+    if piece.packed is not None:
+        precision = _PRECISIONS.index(piece.packed.precision.name)
+        bucket = getattr(piece.packed.precision, "bucket", 0)
+    parts.append(piece.values if piece.packed is None else piece.packed.data)
+    codes = _Codes(form.code, _dtype_code(piece.dtype), precision, form.tiles, bucket)
+    shape = (piece.length, piece.start, piece.stop, piece.nnz)
+    buffers: list[Any] = [_header(codes, envelope, shape, parts, following)]
     for part in parts:
         nbytes = part.nbytes
         if nbytes:
@@ -187,18 +219,14 @@ def _dtype(code: int) -> np.dtype[Any]:
 
 
 def _header(
-    form: int,
-    dtype: int,
-    listed: int,
-    envelope: Envelope,
-    shape: tuple[int, int, int, int],
-    parts: list[Array],
-    following: int,
+    codes: _Codes, envelope: Envelope, shape: tuple[int, int, int, int], parts: list[Array], following: int
 ) -> bytes:
     checksum = 0
     for part in parts:
         checksum = kernels.checksum(part, checksum)
-    fields = _HEADER.pack(MAGIC, VERSION, form, dtype, listed, *envelope, *shape, checksum, following)
+    written = codes.form, codes.dtype, codes.precision
+    rest = checksum, codes.tiles, codes.bucket, following
+    fields = _HEADER.pack(MAGIC, VERSION, *written, *envelope, *shape, *rest)
     return fields + _CRC.pack(zlib.crc32(fields))
 
 
@@ -237,10 +265,11 @@ class _Reader:
         self.done = False
         self._frame: _Header | None = None
         self._pieces: list[Any] = []
+        self._nbytes = 0
 
     def header(self, data: bytes | bytearray) -> _Header:
         before, frame = self._frame, _Header.parse(data)
-        if before and frame.place_in_message != (before.envelope, LISTED, before.following - 1):
+        if before and (frame.envelope, frame.following) != (before.envelope, before.following - 1):
             raise WireError(f"{before.following} frames of a list should follow, and another frame came")
         self._frame = frame
         return frame
@@ -248,17 +277,19 @@ class _Reader:
     def payload(self, data: Array) -> None:
         assert self._frame is not None
         self._pieces.append(self._frame.piece(data))
-        self.done = not self._frame.following
+        self._nbytes += HEADER_BYTES + len(data)
+        self.done = self._frame.following in (0, SINGLE)
 
     def message(self) -> Message:
         assert self._frame is not None
-        return Message(self._frame.envelope, self._pieces if self._frame.listed else self._pieces[0])
+        payload = self._pieces[0] if self._frame.following == SINGLE else self._pieces
+        return Message(self._frame.envelope, payload, self._nbytes)
 
 
 class _Header(NamedTuple):
     form: int
     dtype: np.dtype[Any]
-    listed: int
+    precision: Precision | None
     envelope: Envelope
     length: int
     start: int
@@ -266,17 +297,16 @@ class _Header(NamedTuple):
     nnz: int
     checksum: int
     following: int
-    index_dtype: np.dtype[Any]
-    index_bytes: int
-    payload_bytes: int
+    index_bytes: int  # padding not counted, here and in the next
+    value_bytes: int
 
     @classmethod
     def parse(cls, data: bytes | bytearray) -> _Header:
         if len(data) != HEADER_BYTES:
             raise WireError(f"the message ends {HEADER_BYTES - len(data)} bytes early")
         fields = data[: -_CRC.size]
-        magic, version, form, dtype, listed, number, call, *shape, checksum, following = _HEADER.unpack(
-            fields
+        magic, version, form, dtype, precision, number, call, *shape, checksum, tiles, bucket, following = (
+            _HEADER.unpack(fields)
         )
         if magic != MAGIC:
             raise WireError(f"a frame starts with {MAGIC!r}, not with {magic!r}")
@@ -285,44 +315,82 @@ class _Header(NamedTuple):
         if zlib.crc32(fields) != _CRC.unpack_from(data, len(fields))[0]:
             raise WireError("the frame's header is corrupted: its checksum is wrong")
         length, start, stop, nnz = shape
-        if (
-            form not in (COO, DENSE, ABORT)
-            or dtype >= len(_DTYPES)
-            or listed > 1
-            or (following and not listed)
-        ):
-            raise WireError(f"unknown format {form}, dtype {dtype} or list flag {listed}")
-        if (form == ABORT) != (_DTYPES[dtype] == "none") or (form == ABORT and listed):
-            raise WireError(f"format {form} cannot have dtype {dtype} and list flag {listed}")
-        if not start <= stop <= length < 2**63 or nnz > stop - start or (form != COO and nnz != stop - start):
+        _check_codes(_Codes(form, dtype, precision, tiles, bucket), following)
+        has_gaps = form not in (DENSE, ABORT)
+        if not start <= stop <= length < 2**63 or nnz > stop - start or not (has_gaps or nnz == stop - start):
             raise WireError(f"{nnz} entries in [{start}, {stop}) of {length} in format {form} is impossible")
-        kind = _dtype(dtype)
-        index = index_dtype(length)
-        index_bytes = nnz * index.itemsize if form == COO else 0
-        nbytes = _round_up(index_bytes, 8) + _round_up(nnz * kind.itemsize, 1 if form == ABORT else 8)
-        envelope, layout = Envelope(number, call), (index, index_bytes, nbytes)
-        return cls(form, kind, listed, envelope, length, start, stop, nnz, checksum, following, *layout)
+        kind, packing = _dtype(dtype), _precision(precision, bucket)
+        index_bytes = 0
+        if has_gaps:
+            index_bytes = support.nbytes(form, nnz, stop - start, index_dtype(length).itemsize, tiles)
+        value_bytes = nnz * kind.itemsize if packing is None else packing.nbytes(nnz)
+        envelope = Envelope(number, call)
+        where = length, start, stop, nnz
+        return cls(form, kind, packing, envelope, *where, checksum, following, index_bytes, value_bytes)
 
     @property
-    def place_in_message(self) -> tuple[Envelope, int, int]:
-        return self.envelope, self.listed, self.following
+    def payload_bytes(self) -> int:
+        return _round_up(self.index_bytes, 8) + _round_up(self.value_bytes, 8)
 
     def piece(self, payload: Array) -> SparseVector | Abort:
-        """The piece whose arrays are views of ``payload``."""
+        """The piece; arrays that were sent as they are, are views of ``payload``."""
         values_at = _round_up(self.index_bytes, 8)
-        values = payload[values_at : values_at + self.nnz * self.dtype.itemsize].view(self.dtype)
-        indices = None
-        checksum = 0
-        if self.form == COO:
-            indices = payload[: self.index_bytes].view(self.index_dtype)
-            checksum = kernels.checksum(indices, checksum)
-        if kernels.checksum(values, checksum) != self.checksum:
+        index_part, value_part = (
+            payload[: self.index_bytes],
+            payload[values_at : values_at + self.value_bytes],
+        )
+        checksum = kernels.checksum(index_part, 0) if self.form not in (DENSE, ABORT) else 0
+        if kernels.checksum(value_part, checksum) != self.checksum:
             raise WireError("the frame is corrupted: its checksum is wrong")
         if self.form == ABORT:
-            return Abort.from_json(payload.tobytes())
-        if indices is not None and (bad := kernels.first_invalid(indices, self.start, self.stop)) >= 0:
+            return Abort.from_json(value_part.tobytes())
+        indices = None if self.form == DENSE else self._indices(index_part)
+        if self.precision is None:
+            return SparseVector.piece(*self._range, indices, value_part.view(self.dtype))
+        values = self.precision.unpack(value_part, self.nnz).astype(self.dtype, copy=False)
+        piece = SparseVector.piece(*self._range, indices, values)
+        piece.packed = Packed(self.precision, value_part)
+        return piece
+
+    @property
+    def _range(self) -> tuple[int, int, int]:
+        return self.length, self.start, self.stop
+
+    def _indices(self, part: Array) -> Array:
+        kind = index_dtype(self.length)
+        if self.form == COO:
+            indices = part.view(kind)
+            if (bad := kernels.first_invalid(indices, self.start, self.stop)) < 0:
+                return indices
             raise WireError(f"index {bad} of the frame is out of order or out of [{self.start}, {self.stop})")
-        return SparseVector.piece(self.length, self.start, self.stop, indices, values)
+        words = part.view(np.uint64)
+        if not words.flags.aligned:
+            words = words.copy()
+        decoded = support.decode(self.form, words, self.nnz, self.start, self.stop, kind)
+        if decoded is None:
+            raise WireError(f"the frame does not code {self.nnz} indices in [{self.start}, {self.stop})")
+        return decoded
+
+
+def _check_codes(codes: _Codes, following: int) -> None:
+    form, dtype, precision, tiles, bucket = codes
+    if form not in (COO, DENSE, ABORT, ELIAS_FANO, BITMAP, TILES) or dtype >= len(_DTYPES):
+        raise WireError(f"unknown format {form} or dtype {dtype}")
+    if (form == ABORT) != (_DTYPES[dtype] == "none") or (form == ABORT and following != SINGLE):
+        raise WireError(f"format {form} cannot have dtype {dtype} and {following} frames to follow")
+    if precision >= len(_PRECISIONS) or (precision and _DTYPES[dtype] not in ("float32", "float64")):
+        raise WireError(f"unknown precision {precision}, or impossible for dtype {dtype}")
+    if bool(tiles) > (form == TILES) or bool(bucket) != _PRECISIONS[precision].startswith("qsgd"):
+        raise WireError(f"{tiles} tiles in format {form}, and buckets of {bucket} in precision {precision}")
+
+
+@functools.lru_cache(maxsize=64)
+def _precision(code: int, bucket: int) -> Precision | None:
+    """Without the seed and the norm, of which the receiver knows nothing."""
+    if not code:
+        return None
+    precision = PRECISIONS[_PRECISIONS[code]]
+    return QSGD(precision.bits, bucket) if isinstance(precision, QSGD) else precision
 
 
 def _allocate(count: int) -> Array:

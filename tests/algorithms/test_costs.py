@@ -237,8 +237,8 @@ def test_model_and_wire_agree_on_the_size_of_frames(dtype, nnz, length):
 
 # One byte takes a second; 100 s of latency; 3 s of a NIC for each message.
 BYTEWISE = Network(latency=100.0, bandwidth=1.0, overhead=3.0)
-EMPTY = SparseVector.empty(0)  # a frame of 104 bytes: a NIC is busy with it for 3 + 104 = 107 s
-EIGHT = SparseVector.from_dense(np.zeros(1))  # 112 bytes: 115 s
+EMPTY = SparseVector.empty(0)  # a frame of 112 bytes: a NIC is busy with it for 3 + 112 = 115 s
+EIGHT = SparseVector.from_dense(np.zeros(1))  # 120 bytes: 123 s
 
 
 def seconds(*scripts):
@@ -255,30 +255,30 @@ def receive(*peers):
 
 
 def test_one_message_takes_latency_and_its_bytes():
-    # the sender is busy until 107; the receiver from 100 to 207
-    assert seconds(send((1, EMPTY)), receive(0)) == [107, 207]
+    # the sender is busy until 115; the receiver from 100 to 215
+    assert seconds(send((1, EMPTY)), receive(0)) == [115, 215]
 
 
 def test_two_messages_leave_one_after_the_other():
-    # sent 0..107 and 107..222; first bytes at 100 and 207; received 100..207 and 207..322
-    assert seconds(send((1, EMPTY), (1, EIGHT)), receive(0, 0)) == [222, 322]
+    # sent 0..115 and 115..238; first bytes at 100 and 215; received 100..215 and 215..338
+    assert seconds(send((1, EMPTY), (1, EIGHT)), receive(0, 0)) == [238, 338]
 
 
 def test_one_nic_is_shared_by_messages_to_different_ranks():
-    # to rank 1: 0..107, arrives 100..207; to rank 2: 107..222, arrives 207..322
-    assert seconds(send((1, EMPTY), (2, EIGHT)), receive(0), receive(0)) == [222, 207, 322]
+    # to rank 1: 0..115, arrives 100..215; to rank 2: 115..238, arrives 215..338
+    assert seconds(send((1, EMPTY), (2, EIGHT)), receive(0), receive(0)) == [238, 215, 338]
 
 
 def test_messages_to_one_rank_queue_at_its_nic():
-    # both first bytes are there at 100; received 100..207 and 207..322
-    assert seconds(receive(1, 2), send((0, EMPTY)), send((0, EIGHT))) == [322, 107, 115]
+    # both first bytes are there at 100; received 100..215 and 215..338
+    assert seconds(receive(1, 2), send((0, EMPTY)), send((0, EIGHT))) == [338, 115, 123]
 
 
 def test_both_directions_of_a_nic_are_independent():
     def swap(rank):
         yield [Send(1 - rank, EMPTY), Recv(1 - rank)]
 
-    assert seconds(swap(0), swap(1)) == [207, 207]
+    assert seconds(swap(0), swap(1)) == [215, 215]
 
 
 def test_rounds_add_up():
@@ -290,8 +290,8 @@ def test_rounds_add_up():
         yield [Recv(0)]
         yield [Send(0, EIGHT)]
 
-    # there at 207; back: sent 207..322, first byte at 307, received 307..422
-    assert seconds(ping(), pong()) == [422, 322]
+    # there at 215; back: sent 215..338, first byte at 315, received 315..438
+    assert seconds(ping(), pong()) == [438, 338]
 
 
 def test_a_script_goes_on_while_it_sends():
@@ -299,8 +299,8 @@ def test_a_script_goes_on_while_it_sends():
         yield [Send(1, EIGHT)]
         yield [Send(1, EMPTY)]
 
-    # sent 0..115 and 115..222; received 100..215 and 215..322
-    assert seconds(relay(), receive(0, 0)) == [222, 322]
+    # sent 0..123 and 123..238; received 100..223 and 223..338
+    assert seconds(relay(), receive(0, 0)) == [238, 338]
 
 
 # -- golden times of computing ---------------------------------------------------------------------
@@ -319,12 +319,12 @@ def compute(entries=0, values=0, then=()):
 
 
 def test_work_delays_what_is_sent_after_it():
-    # computes 0..25, sends 25..132, the first byte arrives at 125
-    assert computed(compute(2, 5, then=send((1, EMPTY))), receive(0)) == [132, 232]
+    # computes 0..25, sends 25..140, the first byte arrives at 125
+    assert computed(compute(2, 5, then=send((1, EMPTY))), receive(0)) == [140, 240]
 
 
 def test_work_of_others_delays_nobody():
-    assert computed(compute(1000), send((2, EMPTY)), receive(1)) == [10000, 107, 207]
+    assert computed(compute(1000), send((2, EMPTY)), receive(1)) == [10000, 115, 215]
 
 
 def test_a_message_that_comes_while_a_rank_computes_is_handled_afterwards():
@@ -337,25 +337,25 @@ def test_a_message_that_comes_while_a_rank_computes_is_handled_afterwards():
     def ask():
         yield [Send(1, EMPTY), Recv(1)]
 
-    # the question is there at 207, handled 500..520; the answer is sent 520..627 and received 620..727
-    assert computed(ask(), busy()) == [727, 627]
+    # the question is there at 215, handled 500..520; the answer is sent 520..635 and received 620..735
+    assert computed(ask(), busy()) == [735, 635]
 
 
 def test_a_rank_computes_while_its_nic_sends():
     def script():
         yield [Send(1, EIGHT)]
         work.count(values=50)
-        yield [Send(1, EMPTY)]  # ready at 50, the NIC is free at 115
+        yield [Send(1, EMPTY)]  # ready at 50, the NIC is free at 123
         work.count(values=300)
 
-    # sent 0..115 and 115..222; computes until 350
-    assert computed(script(), receive(0, 0)) == [350, 322]
+    # sent 0..123 and 123..238; computes until 350
+    assert computed(script(), receive(0, 0)) == [350, 338]
 
 
 def test_two_results_of_one_wait_leave_when_each_is_ready():
     def answer():
         yield [Recv(0)]
-        yield [Recv(0)]  # has come with the first: both are handled from 322 on
+        yield [Recv(0)]  # has come with the first: both are handled from 338 on
         for _ in range(2):
             work.count(values=150)
             yield [Send(0, EMPTY)]
@@ -365,8 +365,8 @@ def test_two_results_of_one_wait_leave_when_each_is_ready():
         yield [Recv(1)]
         yield [Recv(1)]
 
-    # computed by 472 and 622; sent 472..579 and 622..729; received 572..679 and 722..829
-    assert computed(ask(), answer()) == [829, 729]
+    # computed by 488 and 638; sent 488..603 and 638..753; received 588..703 and 738..853
+    assert computed(ask(), answer()) == [853, 753]
 
 
 def test_vectors_say_how_much_is_computed():

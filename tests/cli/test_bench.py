@@ -197,7 +197,10 @@ def test_a_missing_torch_is_a_stated_reason_not_an_error(monkeypatch, tmp_path):
     ]
     done = CliRunner().invoke(app, ["bench", "allreduce", *words])
     assert done.exit_code == 0, done.output
-    assert "gloo-dense did not run: torch is not installed: pip install 'sparsewire[torch]'" in done.output
+    assert (
+        "gloo-dense, gloo-sparse did not run: torch is not installed: pip install 'sparsewire[torch]'"
+        in done.output
+    )
     report, rows = read(path)
     assert set(rows) == {"allgather_sum"}
     assert set(report["skipped"]) == {"gloo-dense", "gloo-sparse"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import DISTRIBUTIONS, Case, count_wrong, exact_sum, make_input, parse_size
 from sparsewire.bench.contenders import Alone
 from sparsewire.bench.rows import best, make_overlap_rows, make_rows, times_longer_alone
@@ -69,6 +70,9 @@ def test_distributions_are_what_their_names_say():
     assert unions["identical"] == 500
     assert unions["disjoint"] == 4 * 500
     assert 500 < unions["zipf"] < unions["uniform"] < 4 * 500
+    for support in supports["rows"]:  # 500 entries: all rows are whole but one or two
+        lengths = np.unique(support // 64, return_counts=True)[1]
+        assert np.count_nonzero(lengths == 64) >= len(lengths) - 2 >= 6
     for support in supports["disjoint"]:  # spread over the whole range, not a block each
         assert support[0] < 1000
         assert support[-1] > 9000
@@ -92,6 +96,16 @@ def test_oracle_is_the_integer_sum_in_every_dtype(dtype, distribution):
 def test_extreme_shapes_have_inputs(nnz):
     assert len(make_input(Case(1, 7, nnz / 7), 0)[0]) == nnz
     assert len(make_input(Case(3, 7, nnz / 7, distribution="zipf"), 2)[0]) == nnz
+    assert len(make_input(Case(3, 7, nnz / 7, distribution="rows"), 2)[0]) == nnz
+
+
+@pytest.mark.parametrize("length", [64, 65, 127, 128, 1000])
+def test_rows_reach_every_count_also_where_the_last_row_is_short(length):
+    for nnz in (1, 63, 64, length - 1, length):
+        for rank in range(5):
+            indices, _ = make_input(Case(5, length, nnz / length, distribution="rows"), rank)
+            assert len(np.unique(indices)) == nnz
+            assert indices[-1] < length
 
 
 @pytest.mark.parametrize(
@@ -103,7 +117,7 @@ def test_extreme_shapes_have_inputs(nnz):
         ({"density": 1.5}, "at most 1"),
         ({"density": float("nan")}, "density"),
         ({"dtype": "complex64"}, "float32, float64"),
-        ({"distribution": "gaussian"}, "uniform, zipf, identical, disjoint"),
+        ({"distribution": "gaussian"}, "uniform, zipf, rows, identical, disjoint"),
         ({"distribution": "disjoint", "density": 0.3}, "at most 1/4"),
         ({"seed": -1}, "seed"),
         ({"dtype": "bfloat16", "ranks": 100}, "not exact in bfloat16"),
@@ -122,6 +136,43 @@ def test_wrong_entries_are_counted():
     assert count_wrong(expected.astype(np.float64), expected) == 4
 
 
+def test_entries_beyond_the_bound_are_counted():
+    expected, bound = np.array([1, 0, 3, 0, 8], np.float32), np.array([0.5, 0.25, 0.0])
+    assert count_wrong(np.array([1.5, 0, 2.75, 0, 8], np.float32), expected, bound) == 0
+    assert count_wrong(np.array([0.5, 0, 3.25, 0, 8], np.float32), expected, bound) == 0
+    assert count_wrong(np.array([1.75, 0, 2.5, 0, 9], np.float32), expected, bound) == 3
+    assert count_wrong(np.array([1, 1e-9, 3, 0, np.nan], np.float32), expected, bound) == 2
+    assert count_wrong(np.array([1, 0, 3, np.inf, np.inf], np.float32), expected, bound) == 2
+    assert count_wrong(expected.astype(np.float64), expected, bound) == 5
+
+
+ROUNDED = {"float16": 2**-11, "bfloat16": 2**-8, "qsgd2": 1, "qsgd4": 1 / 7, "qsgd8": 1 / 127}
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.parametrize("distribution", ["uniform", "disjoint"])
+def test_bound_is_one_rounding_of_every_contribution_and_one_of_the_sum(precision, distribution):
+    case = Case(3, 200, 0.1, distribution=distribution, seed=5)
+    share = ROUNDED[precision]
+    total, lost = np.zeros(200), np.zeros(200)
+    for rank in range(3):
+        for index, value in zip(*make_input(case, rank), strict=True):
+            largest = max(make_input(case, rank)[1])
+            total[index] += value
+            lost[index] += share * (largest if precision.startswith("qsgd") else value)
+    after = total + lost
+    lost += share * (after.max() if precision.startswith("qsgd") else after)
+    bound = Bounds(case, exact_sum(case)).of(precision)
+    ratio = bound / lost[total > 0]
+    assert np.all((ratio >= 1) & (ratio < 1.01))
+
+
+@pytest.mark.parametrize("precision", ["exact", "coo"])
+def test_what_is_not_rounded_has_no_bound(precision):
+    case = Case(3, 200, 0.1)
+    assert Bounds(case, exact_sum(case)).of(precision) is None
+
+
 def test_iterations_share_the_budget_and_slow_contenders_get_the_minimum():
     assert iteration_counts([0.1, 10.0, 1e-6], budget_s=6.0) == [20, 7, 200]
 
@@ -131,10 +182,10 @@ def test_what_was_dropped_has_no_turns_and_no_share():
 
 
 def test_what_is_far_from_the_fastest_is_dropped_and_auto_never():
-    seconds = {"a": 1.0, "b": 3.9, "c": 4.1, "auto": 9.0}
+    seconds = [("a", 1.0), ("b", 3.9), ("c", 4.1), ("auto", 9.0)]
     assert drop_slow(seconds, 4.0) == [1.0, 3.9, None, 9.0]
     assert drop_slow(seconds, None) == [1.0, 3.9, 4.1, 9.0]
-    assert drop_slow({"a": 1e-5, "b": 2e-3}, 4.0) == [1e-5, 2e-3]  # the machine's noise, perhaps
+    assert drop_slow([("a", 1e-5), ("a", 2e-3)], 4.0) == [1e-5, 2e-3]  # the machine's noise, perhaps
 
 
 @pytest.mark.parametrize(("count", "total"), [(5, 5), (5, 17), (1, 9), (9, 10)])
@@ -148,8 +199,8 @@ def test_turns_are_spread_evenly(count, total):
 class Fake:
     """A contender that writes down its turns and is wrong when told to."""
 
-    def __init__(self, name: str, turns: list[str], result: np.ndarray) -> None:
-        self.name, self.turns, self.result = name, turns, result
+    def __init__(self, name: str, turns: list[str], result: np.ndarray, precision: str = "exact") -> None:
+        self.name, self.turns, self.result, self.precision = name, turns, result, precision
 
     def prepare(self):
         self.turns.append(f"prepare {self.name}")
@@ -223,7 +274,31 @@ def test_interface_bytes_are_read_behind_a_second_barrier():
     assert (record.interface_sent, record.interface_received) == (7, 8)
 
 
-def record(name, seconds, sent=None, received=None, interface=(None, None), wrong=0):
+def test_rounded_results_are_held_to_their_bound_and_fingerprinted():
+    right, near = np.arange(4.0), np.array([0.0, 1.0, 2.5, 3.0])
+    contenders = [
+        Fake("a", [], near),
+        Fake("a", [], near, "float16"),
+        Fake("a", [], right, "float16"),
+        Fake("a", [], near, "qsgd8"),
+    ]
+    bounds = {"exact": None, "float16": np.array([0.5, 0.5, 0.5]), "qsgd8": np.array([1.0, 0.25, 1.0])}
+    records = measure(contenders, Alone(), right, budget_s=1.0, iterations=1, bound=bounds.get)
+    assert [(record.precision, record.wrong) for record in records] == [
+        ("exact", 1),
+        ("float16", 0),
+        ("float16", 0),
+        ("qsgd8", 1),
+    ]
+    digests = [record.digests for record in records]
+    assert digests[0] == []
+    assert digests[1] == digests[3] != digests[2]
+    assert [len(found) for found in digests[1:]] == [1, 1, 1]
+
+
+def record(
+    name, seconds, sent=None, received=None, interface=(None, None), wrong=0, precision="exact", digests=()
+):
     moved = {
         "bytes_sent": sent,
         "bytes_received": received,
@@ -232,6 +307,8 @@ def record(name, seconds, sent=None, received=None, interface=(None, None), wron
     }
     return {
         "name": name,
+        "precision": precision,
+        "digests": digests,
         "seconds": seconds,
         "moved": moved,
         "interface_sent": interface[0],
@@ -283,6 +360,39 @@ def test_mpi_peers_are_baselines_and_never_the_best():
     assert (ours.speedup_vs_mpi_dense, ours.speedup_vs_mpi_same_bytes) == (4.0, 0.5)
     assert ours.speedup_vs_gloo_dense is None
     assert best(rows) is ours
+
+
+def test_precisions_are_rows_of_their_own_and_compared_with_plain_indices():
+    records = [
+        record("allgather_sum", [2.0], 50, 60),
+        record("allgather_sum", [3.0], 90, 90, precision="coo"),
+        record("allgather_sum", [1.0], 30, 30, precision="float16", digests=[7]),
+        record("dense_ring", [9.0], 99, 99),
+        record("dense_ring", [8.0], 99, 99, precision="coo"),
+        record("gloo-dense", [6.0]),
+    ]
+    rows = make_rows(Case(1, 1000, 0.1), [records], nnz_out=100, driver="tcp")
+    found = {(row.algorithm, row.precision): row for row in rows}
+    assert len(found) == 6
+    vs_coo = {key: row.speedup_vs_coo for key, row in found.items()}
+    assert vs_coo["allgather_sum", "exact"] == 1.5
+    assert vs_coo["allgather_sum", "float16"] == 3.0
+    assert vs_coo["dense_ring", "exact"] == 8 / 9
+    assert vs_coo["gloo-dense", "exact"] is None
+    assert found["allgather_sum", "float16"].speedup_vs_dense == 8.0
+    assert found["allgather_sum", "float16"].speedup_vs_gloo_dense == 6.0
+    assert best(rows) is found["allgather_sum", "exact"]  # the faster one is not exact
+
+
+def test_ranks_with_other_bits_are_wrong_even_within_the_bound():
+    def of_rank(digest):
+        return [record("allgather_sum", [2.0], 50, 60, precision="qsgd4", digests=digest, wrong=1)]
+
+    case = Case(3, 1000, 0.1)
+    [same] = make_rows(case, [of_rank([5]), of_rank([5]), of_rank([5])], nnz_out=100, driver="tcp")
+    [other] = make_rows(case, [of_rank([5]), of_rank([6]), of_rank([6])], nnz_out=100, driver="tcp")
+    [local] = make_rows(case, [of_rank([5, 5, 4])], nnz_out=100, driver="local")
+    assert (same.wrong, other.wrong, local.wrong) == (3, 3 + 2, 1 + 1)
 
 
 def test_overlap_is_judged_against_the_longer_of_the_two():

@@ -37,6 +37,19 @@ BAD_INPUT = {
     ),
     "unknown_op": ("ones(9)", "op='xor'", "unknown op 'xor'; known are sum, max, min, avg"),
     "mean_of_integers": ("np.arange(9)", "op='avg'", "the mean of int64 values is no integer"),
+    "unknown_precision": ("ones(9)", "precision='int8'", "unknown precision 'int8'; known are float16, "),
+    "rounded_integers": ("np.arange(9)", "precision='qsgd4'", "precision qsgd4 rounds float32 and float64"),
+    "rounded_maximum": ("ones(9)", "precision='qsgd4', op='max'", "qsgd4 is right on average"),
+    "rounding_everywhere": (
+        "ones(9)",
+        "precision='float16', algorithm='sparse_ring'",
+        "sparse_ring adds up in many places, and would round in each; precision float16 needs one of",
+    ),
+    "feedback_of_another_tensor": (
+        "ones(9)",
+        "precision='qsgd4', feedback=sw.Feedback(ones(8), ones(8))",
+        "the feedback is for 8 float64 values and the vector has 9 float64 values",
+    ),
     "timeout_of_zero": ("ones(9)", "timeout=0", "timeout is 0"),
     "timeout_that_is_no_number": ("ones(9)", "timeout='soon'", "timeout is 'soon'"),
 }
@@ -55,6 +68,16 @@ MISMATCHES = {
         "comm.allreduce(ones(9))",
         "comm.allreduce(ones(9), algorithm='recursive_doubling')",
         ["algorithm=auto", "algorithm=recursive_doubling"],
+    ),
+    "precision": (
+        "comm.allreduce(ones(9), algorithm='allgather_sum', precision='qsgd4')",
+        "comm.allreduce(ones(9), algorithm='allgather_sum', precision='float16')",
+        ["precision=qsgd4", "precision=float16"],
+    ),
+    "rounded_and_exact": (
+        "comm.allreduce(ones(9), algorithm='split_allgather', precision='qsgd4')",
+        "comm.allreduce(ones(9), algorithm='split_allgather')",
+        ["op=sum, precision=qsgd4)", "op=sum)"],
     ),
     "collective": ("comm.allreduce(ones(9))", "comm.allgather(ones(9))", ["allreduce(", "allgather("]),
     "barrier": ("comm.barrier()", "comm.reduce_scatter(ones(9))", ["barrier()", "reduce_scatter("]),

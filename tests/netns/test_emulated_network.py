@@ -152,6 +152,10 @@ def test_what_is_missing_is_said_with_a_way_out(monkeypatch):
 
 def rows_of(words: str, folder: Path) -> dict[str, Any]:
     """What `bench allreduce` measured, by algorithm."""
+    return {row["algorithm"]: row for row in measured(words, folder)}
+
+
+def measured(words: str, folder: Path) -> list[dict[str, Any]]:
     path = folder / "rows.json"
     done = subprocess.run(
         [
@@ -170,7 +174,8 @@ def rows_of(words: str, folder: Path) -> dict[str, Any]:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    return {row["algorithm"]: row for row in json.loads(path.read_text())["rows"]}
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows
 
 
 class TestWithRoot:
@@ -287,6 +292,20 @@ class TestWithRoot:
         # 2 (P - 1) / P of the vector leave every rank, whoever adds it up.
         assert rows["mpi-dense"]["bytes_sent_max"] >= 2 * 2 / 3 * (256 << 10) * 4
         assert mine() == set()
+
+    def test_coding_and_rounding_save_bytes_on_the_links(self, tmp_path: Path):
+        words = "-n 3 --size 256k --density 0.05 --network 100mbit --iterations 3 --no-peers"
+        words += " --algorithms split_allgather,auto --precision coo,exact,float16,qsgd4"
+        found = {(row["algorithm"], row["precision"]): row for row in measured(words, tmp_path)}
+        for name in ("split_allgather", "auto"):
+            coo, exact, half, levels = (found[name, p] for p in ("coo", "exact", "float16", "qsgd4"))
+            for count in ("interface_bytes_max", "bytes_sent_max"):
+                # An entry has 8 bytes; then below 2 for its index, and 4, 2 or about a half for its value.
+                assert exact[count] < 6.3 / 8 * coo[count]
+                assert half[count] < 4.3 / 8 * coo[count]
+                assert levels[count] < 2.8 / 8 * coo[count]
+            assert coo["bytes_per_nonzero"] == pytest.approx(8.0, rel=1e-3)  # and padding
+            assert not any(row["wrong"] for row in (coo, exact, half, levels))
 
     @pytest.mark.parametrize("driver", ["tcp", "mpi"])
     def test_a_killed_benchmark_leaves_what_the_next_use_removes(self, driver):

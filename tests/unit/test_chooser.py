@@ -86,10 +86,10 @@ def test_a_vector_without_positions_can_be_agreed_on():
 
 
 def test_skewed_vectors_are_chosen_for_as_skewed():
-    choosers = make_choosers(4)
-    [name] = set(agree(choosers, KEY, [vector(2**14)] * 4))  # all of them in the first of four ranges
-    assert name == fastest(Shape(4, LENGTH, 2**14, skew=4.0))
-    assert name != fastest(Shape(4, LENGTH, 2**14))
+    choosers = make_choosers(5)
+    [name] = set(agree(choosers, KEY, [vector(2**13)] * 5))  # all of them in the first of five ranges
+    assert name == fastest(Shape(5, LENGTH, 2**13, skew=5.0))
+    assert name != fastest(Shape(5, LENGTH, 2**13))
 
 
 # -- memory --------------------------------------------------------------------------------------

@@ -19,6 +19,11 @@ SHAPES = [
 ]
 
 
+def fitted(network):
+    """All figures but what coding an index costs, which no sample tells."""
+    return astuple(replace(network, seconds_per_index=0.0))
+
+
 def predicted_samples(network, shapes=SHAPES):
     return [
         Sample(name, shape, network.startup + algorithm.cost(network, shape).seconds)
@@ -53,13 +58,13 @@ def simulated_samples(network, size):
 @pytest.mark.parametrize("network", [LIKE_A_CLUSTER, LIKE_SHARED_MEMORY], ids=["cluster", "shared memory"])
 def test_figures_are_recovered_from_predictions(network):
     found = fit(predicted_samples(network), STARTS)
-    assert astuple(found) == pytest.approx(astuple(network), rel=0.01)
+    assert fitted(found) == pytest.approx(fitted(network), rel=0.01)
 
 
 @pytest.mark.parametrize("size", [4, 8])
 def test_figures_are_recovered_from_simulated_times(size):
     found = fit(simulated_samples(LIKE_A_CLUSTER, size), STARTS)
-    assert astuple(found) == pytest.approx(astuple(LIKE_A_CLUSTER), rel=0.05)
+    assert fitted(found) == pytest.approx(fitted(LIKE_A_CLUSTER), rel=0.05)
 
 
 def test_two_ranks_show_latency_and_overhead_together():  # nearly every round has one message
@@ -72,7 +77,7 @@ def test_two_ranks_show_latency_and_overhead_together():  # nearly every round h
 def test_a_few_wild_times_hardly_matter():
     samples = predicted_samples(LIKE_A_CLUSTER)
     wild = [s._replace(seconds=50 * s.seconds) if i % 8 == 3 else s for i, s in enumerate(samples)]
-    assert astuple(fit(wild, STARTS)) == pytest.approx(astuple(LIKE_A_CLUSTER), rel=0.1)
+    assert fitted(fit(wild, STARTS)) == pytest.approx(fitted(LIKE_A_CLUSTER), rel=0.1)
 
 
 def test_what_loses_by_far_does_not_disturb_the_rest():
@@ -82,7 +87,7 @@ def test_what_loses_by_far_does_not_disturb_the_rest():
         return [s._replace(seconds=2 * s.seconds) if s.seconds > 4 * best else s for s in seconds.values()]
 
     found = fit([sample for shape in SHAPES for sample in wrong_about_losers(shape)], STARTS)
-    assert astuple(found) == pytest.approx(astuple(LIKE_A_CLUSTER), rel=0.1)
+    assert fitted(found) == pytest.approx(fitted(LIKE_A_CLUSTER), rel=0.1)
 
 
 def test_a_machine_that_is_busy_during_some_problems_does_not_change_the_choice():
@@ -115,4 +120,4 @@ def test_a_start_that_leads_nowhere_does_not_matter(order):
     nowhere = replace(STARTS[0], startup=0.0)  # its logarithm is so low that no step shows a difference
     samples = predicted_samples(LIKE_SHARED_MEMORY)
     found = fit(samples, [nowhere, STARTS[1]][::order])
-    assert astuple(found) == pytest.approx(astuple(LIKE_SHARED_MEMORY), rel=0.01)
+    assert fitted(found) == pytest.approx(fitted(LIKE_SHARED_MEMORY), rel=0.01)

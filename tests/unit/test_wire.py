@@ -9,24 +9,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparsewire as sw
-from sparsewire import wire
+from sparsewire import kernels, support, wire
 from sparsewire.errors import CollectiveTimeout, InputError, PeerLostError, WireError
+from sparsewire.precision import PRECISIONS, QSGD
+from sparsewire.rounding import rounded
+from sparsewire.support import BITMAP, COO, ELIAS_FANO, TILES
 from sparsewire.testing import same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from sparsewire.wire import Abort, Call, Envelope
 
 CALL = Call("allreduce", "split_allgather", "sum", "float32", 1000, 0)
 ENVELOPE = Envelope(7, CALL.pack())
+FORMS = (COO, ELIAS_FANO, BITMAP, TILES)
 
 
-def as_bytes(payload, envelope=ENVELOPE):
-    return b"".join(bytes(memoryview(buffer)) for buffer in wire.encode(payload, envelope))
+def as_bytes(payload, envelope=ENVELOPE, price=0.0):
+    return b"".join(bytes(memoryview(buffer)) for buffer in wire.encode(payload, envelope, price))
 
 
 def piece(dtype="float32", length=1000, *, dense=False, ranged=False):
     vector = SparseVector(length, [2, 30, 31, 500, 999], np.arange(-2, 3).astype(value_dtype(dtype)))
     vector = vector.slice(30, 600) if ranged else vector
     return vector.as_dense() if dense else vector
+
+
+def coded(form, precision=None, dtype="float32", start=1000):
+    """A piece whose indices are written in this form, and whose values travel in this precision."""
+    offsets = {COO: [7], ELIAS_FANO: range(0, 3000, 50), BITMAP: range(0, 600, 2), TILES: range(1000, 1100)}
+    stop = start + (600 if form == BITMAP else 9000)
+    indices = np.array([start + offset for offset in offsets[form]])
+    vector = SparseVector(20_000, indices, np.linspace(-3, 5, len(indices)).astype(dtype)).slice(start, stop)
+    assert support.form(vector.indices, vector.start, vector.stop).code == form
+    return rounded(vector, PRECISIONS[precision], (1, 2, 3)) if precision else vector
 
 
 def reframed(frame, offset, form, *values):
@@ -45,9 +59,33 @@ def reframed(frame, offset, form, *values):
 @pytest.mark.parametrize("ranged", [False, True])
 def test_a_piece_comes_back_with_the_same_bits(dtype, length, dense, ranged):
     sent = piece(dtype, length, dense=dense, ranged=ranged)
-    envelope, got = wire.decode(as_bytes(sent))
-    assert envelope == ENVELOPE
+    message = wire.decode(as_bytes(sent))
+    assert message.envelope == ENVELOPE
+    assert same_bits(sent, message.payload)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("precision", [None, *PRECISIONS])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_coded_pieces_come_back_with_the_same_bits(form, precision, dtype):
+    sent = coded(form, precision, dtype)
+    got = wire.decode(as_bytes(sent)).payload
     assert same_bits(sent, got)
+    assert (got.packed is None) == (precision is None)
+    assert as_bytes(got) == as_bytes(sent)  # whoever forwards it sends the same
+
+
+def test_a_dense_piece_in_few_bits_comes_back():
+    sent = rounded(SparseVector.from_dense(np.linspace(-1, 1, 1500)), QSGD(2, bucket=7), (0, 0, 0))
+    frame = as_bytes(sent)
+    assert same_bits(sent, wire.decode(frame).payload)
+    assert len(frame) == wire.HEADER_BYTES + -(-(4 * 215 + 375) // 8) * 8
+
+
+def test_where_coding_costs_more_than_it_saves_indices_travel_as_they_are():
+    sent = coded(ELIAS_FANO)
+    assert len(as_bytes(sent, price=4.0)) == wire.HEADER_BYTES + sent.nbytes
+    assert same_bits(sent, wire.decode(as_bytes(sent, price=4.0)).payload)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -92,6 +130,7 @@ def test_an_abort_comes_back_as_the_same_error(error):
         Call("broadcast", root=2**32 - 1),
         Call("allgather", dtype="bfloat16"),
         Call("allreduce", "dense_halving_doubling", "avg", "int64", 2**62),
+        Call("allreduce", "auto", "avg", "float32", 5, precision="qsgd8"),
     ],
 )
 def test_a_call_comes_back(call):
@@ -106,6 +145,8 @@ def test_every_algorithm_fits_into_a_call():
 def test_a_call_reads_like_one():
     assert str(CALL) == "allreduce(length=1,000, dtype=float32, algorithm=split_allgather, op=sum)"
     assert str(Call("broadcast", root=3)) == "broadcast(root=3)"
+    lossy = Call("allreduce", "auto", "sum", "float32", 8, precision="qsgd4")
+    assert str(lossy) == "allreduce(length=8, dtype=float32, algorithm=auto, op=sum, precision=qsgd4)"
 
 
 def test_one_frame_byte_for_byte():
@@ -115,10 +156,10 @@ def test_one_frame_byte_for_byte():
 
 
 GOLDEN = (
-    "535057520101010007000000000000000201010000000000e803000000000000"
+    "535057520205010007000000000000000201010000000000e803000000000000"
     "73706c69745f616c6c6761746865720000000000000000000a00000000000000"
-    "0000000000000000080000000000000003000000000000005db65832b0456476"
-    "00000000c81067f5010000000400000007000000000000000000803f000000c0"
+    "0000000000000000080000000000000003000000000000006993d973dfaa4ec5"
+    "0000000000000000ffffffffd1469d0b92000000000000000000803f000000c0"
     "0000003f00000000"
 )
 
@@ -134,9 +175,19 @@ def test_size_is_what_encode_makes(dtype, nnz, dense, length):
         assert wire.size(payload) == len(as_bytes(payload))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("precision", [None, *PRECISIONS])
+@pytest.mark.parametrize("price", [0.0, 0.01, 0.3, 4.0])
+def test_size_is_what_encode_makes_of_coded_pieces(form, precision, price):
+    sent = coded(form, precision)
+    frame = as_bytes(sent, price=price)
+    assert wire.size(sent, price) == len(frame) == wire.decode(frame).nbytes
+
+
 def test_encode_does_not_copy_the_arrays():
     sent = piece()
-    owners = [np.frombuffer(b, np.uint8) for b in wire.encode(sent, ENVELOPE) if isinstance(b, memoryview)]
+    buffers = wire.encode(sent, ENVELOPE, price=4.0)
+    owners = [np.frombuffer(b, np.uint8) for b in buffers if isinstance(b, memoryview)]
     assert any(np.shares_memory(o, sent.indices) for o in owners)
     assert any(np.shares_memory(o, sent.values) for o in owners)
 
@@ -149,7 +200,12 @@ def test_a_list_without_pieces_cannot_be_sent():
 # -- what is not a frame -------------------------------------------------------------------------
 
 FRAMES = {
-    "sparse": as_bytes(piece()),
+    "sparse": as_bytes(piece(), price=4.0),
+    "elias_fano": as_bytes(piece(length=100_000)),
+    "bitmap": as_bytes(SparseVector(9, [0, 2, 4, 6], np.ones(4, "float32"))),
+    "tiles": as_bytes(SparseVector(9000, range(500, 520), np.ones(20, "int64"))),
+    "float16": as_bytes(coded(COO, "float16")),
+    "qsgd4": as_bytes(rounded(piece(), QSGD(4, bucket=2), (0, 0, 0))),
     "dense": as_bytes(piece("int32", dense=True).slice(0, 7)),
     "list": as_bytes([piece("float64"), SparseVector.empty(3)]),
     "abort": as_bytes(Abort(InputError("rank 0: no"))),
@@ -176,13 +232,19 @@ def padding_of(kind):
     frame, padding, at = FRAMES[kind], set(), 0
     while at < len(frame):
         nnz, form, dtype = struct.unpack_from("<Q", frame, at + 80)[0], frame[at + 5], frame[at + 6]
-        length = struct.unpack_from("<Q", frame, at + 56)[0]
-        widths = [] if form != wire.COO else [4 if length <= 2**32 else 8]
-        widths += [1 if form == wire.ABORT else value_dtype(VALUE_DTYPES[dtype - 1]).itemsize]
+        length, start, stop = struct.unpack_from("<QQQ", frame, at + 56)
+        precision, tiles, bucket = frame[at + 7], *struct.unpack_from("<II", frame, at + 96)
+        sizes = []
+        if form not in (wire.DENSE, wire.ABORT):
+            sizes = [support.nbytes(form, nnz, stop - start, 4 if length <= 2**32 else 8, tiles)]
+        if precision:
+            sizes += [2 * nnz if precision < 3 else 4 * -(-nnz // bucket) + -(-nnz // 2)]
+        else:
+            sizes += [nnz if form == wire.ABORT else nnz * value_dtype(VALUE_DTYPES[dtype - 1]).itemsize]
         at += wire.HEADER_BYTES
-        for width in widths:
-            end = at + nnz * width
-            at = end if form == wire.ABORT else end + (-end + at) % 8
+        for size in sizes:
+            end = at + size
+            at = end + -size % 8
             padding |= set(range(end, at))
     return padding
 
@@ -220,12 +282,14 @@ def test_any_header_field_with_a_right_crc_decodes_or_is_refused(kind, data):
     ("offset", "form", "value", "message"),
     [
         (0, "<4s", b"HTTP", "starts with"),
-        (4, "<B", 2, "version 2"),
+        (4, "<B", 1, "version 1"),
         (5, "<B", 9, "unknown format 9"),
         (6, "<B", 0, "cannot have dtype 0"),
         (6, "<B", 99, "dtype 99"),
-        (7, "<B", 2, "list flag 2"),
-        (96, "<I", 1, "list flag 0"),
+        (7, "<B", 6, "unknown precision 6"),
+        (7, "<B", 3, "buckets of 0 in precision 3"),
+        (96, "<I", 1, "1 tiles in format 1"),
+        (100, "<I", 1, "buckets of 1 in precision 0"),
         (56, "<Q", 998, "impossible"),
         (64, "<Q", 1001, "impossible"),
         (80, "<Q", 1001, "impossible"),
@@ -242,7 +306,26 @@ def test_indices_are_checked(indices):
     """Right checksums do not make wrong indices right."""
     bad = SparseVector.piece(1000, 30, 600, np.array(indices, np.uint32), np.ones(2, "float32"))
     with pytest.raises(WireError, match="out of order or out of"):
-        wire.decode(as_bytes(bad))
+        wire.decode(as_bytes(bad, price=4.0))
+
+
+def test_words_that_code_other_indices_are_refused():
+    """Right checksums do not make wrong words right: here one entry is missing, or there is one too many."""
+    for form in (ELIAS_FANO, BITMAP, TILES):
+        sent = coded(form)
+        damaged = bytearray(as_bytes(sent))
+        size = support.form(sent.indices, sent.start, sent.stop).nbytes
+        damaged[wire.HEADER_BYTES + size - 8] ^= 1
+        words = np.frombuffer(damaged, np.uint8)[wire.HEADER_BYTES :]
+        checksum = kernels.checksum(words[size:], kernels.checksum(words[:size].copy()))
+        with pytest.raises(WireError, match="does not code"):
+            wire.decode(reframed(damaged, 88, "<Q", checksum))
+
+
+def test_a_precision_of_integers_is_refused():
+    integers = as_bytes(piece("int32"), price=4.0)
+    with pytest.raises(WireError, match="precision 1, or impossible for dtype 5"):
+        wire.decode(reframed(integers, 7, "<B", 1))
 
 
 def test_a_huge_claim_is_refused_before_anything_is_allocated():
@@ -274,8 +357,8 @@ def test_an_abort_that_says_nonsense_is_refused(text):
 
 
 def test_an_abort_in_a_list_is_refused():
-    with pytest.raises(WireError, match="list flag 1"):
-        wire.decode(reframed(FRAMES["abort"], 7, "<B", wire.LISTED))
+    with pytest.raises(WireError, match="2 frames to follow"):
+        wire.decode(reframed(FRAMES["abort"], 104, "<I", 2))
 
 
 @pytest.mark.parametrize("second", [as_bytes(piece()), FRAMES["abort"], as_bytes([piece()], Envelope(8))])
@@ -291,7 +374,9 @@ def test_decode_never_allocates_more_than_it_was_given():
         wire.decode(reframed(claim, 80, "<Q", 2**34))
 
 
-@pytest.mark.parametrize("position", [0, 1, 2, 20], ids=["operation", "op", "dtype", "algorithm"])
+@pytest.mark.parametrize(
+    "position", [0, 1, 2, 3, 20], ids=["operation", "op", "dtype", "precision", "algorithm"]
+)
 def test_a_call_that_says_nonsense_is_refused(position):
     packed = bytearray(CALL.pack())
     packed[position] = 250

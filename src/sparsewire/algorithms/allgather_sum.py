@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from sparsewire.algorithms._patterns import in_rank_order, others, segment_count
 from sparsewire.model import NOTHING, Cost, Network, Shape
+from sparsewire.rounding import EXACT, Exact
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, RangeSums, Reduction, SparseVector
 
@@ -24,9 +25,15 @@ SEGMENT_BYTES = 1 << 18
 
 
 def allgather_sum(
-    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, segment_bytes: int = SEGMENT_BYTES
+    rank: int,
+    size: int,
+    vec: SparseVector,
+    op: Reduction = SUM,
+    rounding: Exact = EXACT,
+    segment_bytes: int = SEGMENT_BYTES,
 ) -> Steps[SparseVector]:
-    mine = vec.cut(segment_count(vec.nbytes, segment_bytes, vec.length))
+    segments = vec.cut(segment_count(vec.nbytes, segment_bytes, vec.length))
+    mine = [rounding.contribution(segment) for segment in segments]
     peers = others(rank, size)
     received = yield [Send(p, segment) for segment in mine for p in peers] + [Recv(p) for p in peers]
     latest = in_rank_order(rank, size, mine.pop(0), received)

@@ -23,12 +23,14 @@ ORDINARY = Network(latency=50e-6, bandwidth=125e6, overhead=30e-6, seconds_per_e
 
 @functools.lru_cache(maxsize=4096)
 def cheapest(network: Network, shape: Shape) -> str:
-    """The name of the exact algorithm with the lowest predicted time.
+    """The name of the exact algorithm, rounding apart, with the lowest predicted time.
 
     Of those that are as good as equal the first dense one of the table is taken, because whatever is chosen
     is held against the dense baseline, and else the first of the table.
     """
     exact = {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.exact}
+    if shape.precision is not None:
+        exact = {name: algorithm for name, algorithm in exact.items() if algorithm.rounds}
     seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in exact.items()}
     equal = [name for name in exact if seconds[name] <= TIE * min(seconds.values())]
     return next((name for name in equal if exact[name].dense), equal[0])
@@ -45,5 +47,6 @@ def auto(
     """The sum, and the name of the algorithm that made it."""
     nnz, fullest = yield from largest(rank, size, fullness(vec, size))
     skew = max(1.0, fullest * size / nnz) if nnz else 1.0
-    name = cheapest(network, Shape(size, vec.length, int(nnz), vec.dtype.itemsize, skew=skew))
+    shape = Shape(size, vec.length, int(nnz), vec.dtype.itemsize, skew=skew, index_price=network.index_price)
+    name = cheapest(network, shape)
     return name, (yield from ALGORITHMS[name].run(rank, size, vec, op))

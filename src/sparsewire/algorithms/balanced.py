@@ -24,6 +24,7 @@ from sparsewire import work
 from sparsewire.algorithms._patterns import allgather, alltoall
 from sparsewire.algorithms.split_allgather import owner_rounds
 from sparsewire.model import HEADER_BYTES, Cost, Network, Round, Shape
+from sparsewire.rounding import EXACT, Exact
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 from sparsewire.work import Work
@@ -39,14 +40,16 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def balanced(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+def balanced(
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
+) -> Steps[SparseVector]:
     reports = yield from allgather(rank, size, SparseVector.from_dense(report(vec)))
     cuts, owners = balanced_ranges([piece.values for piece in reports], vec.length)
     shares: list[list[SparseVector]] = [[] for _ in range(size)]
     for piece, owner in zip(vec.split(cuts), owners, strict=True):
-        shares[owner].append(piece)
+        shares[owner].append(rounding.contribution(piece))
     incoming = yield from alltoall(rank, size, shares)
-    mine = [op.merge(pieces) for pieces in zip(*incoming, strict=True)]
+    mine = [rounding.owned(op.merge(pieces)) for pieces in zip(*incoming, strict=True)]
     sums = yield from alltoall(rank, size, [mine] * size)
     return concat(sorted((piece for pieces in sums for piece in pieces), key=lambda p: (p.start, p.stop)))
 

@@ -16,20 +16,26 @@ from __future__ import annotations
 
 from sparsewire.algorithms._patterns import allgather, alltoall
 from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.rounding import EXACT, Exact
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 
 __all__ = ["cost", "owner_rounds", "split_allgather", "split_reduce"]
 
 
-def split_allgather(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
-    mine = yield from split_reduce(rank, size, vec, op)
-    return concat((yield from allgather(rank, size, mine)))
+def split_allgather(
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
+) -> Steps[SparseVector]:
+    mine = yield from split_reduce(rank, size, vec, op, rounding)
+    return concat((yield from allgather(rank, size, rounding.owned(mine))))
 
 
-def split_reduce(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+def split_reduce(
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
+) -> Steps[SparseVector]:
     """The sum of range ``rank``: the first half of split-allgather, and all of a reduce-scatter."""
-    return op.merge((yield from alltoall(rank, size, vec.cut(size))))
+    shares = [rounding.contribution(share) for share in vec.cut(size)]
+    return op.merge((yield from alltoall(rank, size, shares)))
 
 
 def cost(network: Network, shape: Shape) -> Cost:

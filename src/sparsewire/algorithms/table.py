@@ -30,14 +30,15 @@ class Algorithm:
     cost: Callable[[Network, Shape], Cost]
     exact: bool = True  # the sum of everything, as opposed to its largest entries
     dense: bool = False  # does not look at zeros: a baseline
+    rounds: bool = False  # takes a ``rounding`` as well: sums are made in one place only
 
 
 # In order of preference: where the predicted costs are equal, `auto` takes the first.
 ALGORITHMS: dict[str, Algorithm] = {
     "recursive_doubling": Algorithm(recursive_doubling.recursive_doubling, recursive_doubling.cost),
-    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost),
-    "split_allgather": Algorithm(split_allgather.split_allgather, split_allgather.cost),
-    "balanced": Algorithm(balanced.balanced, balanced.cost),
+    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost, rounds=True),
+    "split_allgather": Algorithm(split_allgather.split_allgather, split_allgather.cost, rounds=True),
+    "balanced": Algorithm(balanced.balanced, balanced.cost, rounds=True),
     "sparse_ring": Algorithm(sparse_ring.sparse_ring, sparse_ring.cost),
     "hybrid": Algorithm(hybrid.hybrid, hybrid.cost),
     "dense_ring": Algorithm(dense_ring.dense_ring, dense_ring.cost, dense=True),

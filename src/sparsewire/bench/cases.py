@@ -31,7 +31,8 @@ __all__ = [
 Indices = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 
-DISTRIBUTIONS = ("uniform", "zipf", "identical", "disjoint")
+DISTRIBUTIONS = ("uniform", "zipf", "rows", "identical", "disjoint")
+ROW = 64  # positions of a row of an embedding
 LARGEST_VALUE = 4
 SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 # Integers up to here are exact: 2 to the number of significand bits.
@@ -100,6 +101,8 @@ def make_input(case: Case, rank: int) -> tuple[Indices, Values]:
         indices = _uniform(chance, case.length, case.nnz)
     elif case.distribution == "zipf":
         indices = _zipf(chance, case.length, case.nnz)
+    elif case.distribution == "rows":
+        indices = _rows(chance, case.length, case.nnz)
     elif case.distribution == "identical":
         everybody = case.ranks  # one stream of chance more than there are ranks
         indices = _uniform(np.random.default_rng([case.seed, everybody]), case.length, case.nnz)
@@ -119,11 +122,20 @@ def exact_sum(case: Case) -> Values:
     return wide.astype(value_dtype(case.dtype), copy=False)
 
 
-def count_wrong(result: Values, expected: Values) -> int:
-    """Entries of ``result`` that are not exactly the expected ones; all of them if the shape is wrong."""
+def count_wrong(result: Values, expected: Values, bound: Values | None = None) -> int:
+    """Entries of ``result`` that are not exactly the expected ones; all of them if the shape is wrong.
+
+    With a bound, which has a number for each non-zero of ``expected``: entries that are further away.
+    """
     if result.shape != expected.shape or result.dtype != expected.dtype:
         return max(1, expected.size)
-    return int(np.count_nonzero(result != expected))
+    if bound is None:
+        return int(np.count_nonzero(result != expected))
+    support = np.flatnonzero(expected)
+    rounded = result[support]
+    error = np.abs(rounded.astype(np.float64) - expected[support].astype(np.float64))
+    should_be_zero = np.count_nonzero(result) - np.count_nonzero(rounded)
+    return int(np.count_nonzero(~(error <= bound)) + should_be_zero)
 
 
 def _uniform(chance: np.random.Generator, length: int, nnz: int) -> Indices:
@@ -140,6 +152,13 @@ def _zipf(chance: np.random.Generator, length: int, nnz: int) -> Indices:
         return _smallest(chance.standard_exponential(length) * np.arange(1, length + 1), nnz)
     # The inverse of the cumulated weights, log(i + 1) / log(length + 1).
     return _distinct(lambda count: ((length + 1.0) ** chance.random(count)).astype(np.int64) - 1, nnz, chance)
+
+
+def _rows(chance: np.random.Generator, length: int, nnz: int) -> Indices:
+    """Whole rows, any of them equally likely; the last one that is drawn may be cut."""
+    rows = chance.permutation(-(-length // ROW))[: -(-nnz // ROW) + 1]  # one more: the vector's last is short
+    positions = (rows[:, np.newaxis] * ROW + np.arange(ROW)).ravel()
+    return np.sort(positions[positions < length][:nnz])
 
 
 def _smallest(keys: npt.NDArray[np.float64], nnz: int) -> Indices:

@@ -1,14 +1,21 @@
 """Our own algorithms as contenders: over a communicator, and all ranks in one process.
 
 A dense algorithm gets the dense array, ready made: nobody who calls it would hold a sparse vector.
-`auto` gets whichever is smaller.
+`auto` gets whichever is smaller.  Each runs in every precision that is asked for:
+
+    exact      as the library does by default: indices are coded where that pays
+    coo        indices always as they are
+    float16, bfloat16, qsgd2, qsgd4, qsgd8    values are rounded
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,17 +27,70 @@ from sparsewire.communicator import Communicator
 from sparsewire.drivers import local
 from sparsewire.drivers._base import Traffic
 from sparsewire.errors import InputError
+from sparsewire.precision import PRECISIONS, precision_of
+from sparsewire.rounding import Rounding
+from sparsewire.steps import Steps
+from sparsewire.vector import SUM, value_dtype
 
 __all__ = [
+    "LOSSLESS",
     "Allreduce",
     "Alone",
+    "Entrant",
     "LocalAllreduce",
     "Together",
     "as_array",
     "choose_algorithms",
+    "choose_precisions",
     "choose_sparse_algorithms",
+    "entrants",
     "input_vector",
+    "script",
+    "takes_dense",
+    "without_coding",
 ]
+
+LOSSLESS = ("exact", "coo")
+
+
+class Entrant(NamedTuple):
+    """An algorithm in a precision."""
+
+    algorithm: str
+    precision: str = "exact"
+
+    def __str__(self) -> str:
+        return self.algorithm if self.precision == "exact" else f"{self.algorithm} {self.precision}"
+
+
+def entrants(
+    algorithms: Sequence[str], precisions: Sequence[str], driver: str = "tcp"
+) -> tuple[list[Entrant], dict[str, str]]:
+    """Every algorithm in every precision; and those that cannot run, with the reason."""
+    every = [Entrant(algorithm, precision) for algorithm in algorithms for precision in precisions]
+    skipped = {entrant: reason for entrant in every if (reason := _reason_to_skip(entrant, driver))}
+    if len(skipped) == len(every):
+        raise InputError("; ".join(f"{entrant} cannot run: {reason}" for entrant, reason in skipped.items()))
+    running = [entrant for entrant in every if entrant not in skipped]
+    return running, {str(entrant): reason for entrant, reason in skipped.items()}
+
+
+def _reason_to_skip(entrant: Entrant, driver: str) -> str | None:
+    algorithm, precision = entrant
+    if precision == "coo" and driver == "local":
+        return "nothing travels with --driver local, so that it would be the same as exact"
+    if precision in LOSSLESS or algorithm == "auto" or ALGORITHMS[algorithm].rounds:
+        return None
+    return "it adds up in many places, and would round in each"
+
+
+def choose_precisions(text: str, dtype: str) -> list[str]:
+    """The names in ``a,b,c``, checked, also against what values are."""
+    names = _names(text, "precision", [*LOSSLESS, *PRECISIONS])
+    for name in names:
+        if name not in LOSSLESS:
+            precision_of(name, SparseVector.empty(0, value_dtype(dtype)), "sum")
+    return names
 
 
 def choose_algorithms(text: str, driver: str) -> list[str]:
@@ -40,10 +100,14 @@ def choose_algorithms(text: str, driver: str) -> list[str]:
     )  # auto is the communicator's
     if text == "all":
         return known
+    return _names(text, "algorithm", known)
+
+
+def _names(text: str, what: str, known: Sequence[str]) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise InputError(f"unknown algorithm {', '.join(unknown) or text}; known are {', '.join(known)}")
+        raise InputError(f"unknown {what} {', '.join(unknown) or text}; known are {', '.join(known)}")
     return names
 
 
@@ -55,14 +119,25 @@ def choose_sparse_algorithms(text: str) -> list[str]:
     return names
 
 
-class Allreduce:
-    """One algorithm over a communicator."""
+@contextmanager
+def without_coding(comm: Communicator) -> Iterator[Communicator]:
+    """The same ranks once more, who find that coding an index takes forever: it is sent as it is."""
+    ranks = comm.split(0)
+    assert ranks is not None
+    with ranks:
+        ranks.network = replace(comm.network, seconds_per_index=math.inf)
+        yield ranks
 
-    def __init__(self, algorithm: str, comm: Communicator, sparse: SparseVector, dense: Values) -> None:
-        self.name = algorithm
+
+class Allreduce:
+    """One algorithm over a communicator; for "coo" that is one that does not code."""
+
+    def __init__(self, entrant: Entrant, comm: Communicator, sparse: SparseVector, dense: Values) -> None:
+        algorithm, precision = entrant
+        self.name, self.precision = entrant
         self._comm = comm
-        takes_dense = dense.nbytes <= sparse.nbytes if algorithm == "auto" else _is_dense(algorithm)
-        self._input = dense if takes_dense else sparse
+        self._input = dense if takes_dense(algorithm, sparse) else sparse
+        self._rounded_to = None if precision in LOSSLESS else precision
         # As a user names a tensor: `auto` need not ask the other ranks once it knows the last call's facts.
         self._key = f"{sparse.length} {sparse.nnz}" if algorithm == "auto" else None
         self._result: Any = None
@@ -71,7 +146,9 @@ class Allreduce:
         """The input is not written to."""
 
     def run(self) -> None:
-        self._result = self._comm.allreduce(self._input, algorithm=self.name, name=self._key)
+        self._result = self._comm.allreduce(
+            self._input, algorithm=self.name, name=self._key, precision=self._rounded_to
+        )
 
     def moved(self) -> Moved:
         last = self._comm.last
@@ -85,9 +162,9 @@ class Allreduce:
 class LocalAllreduce:
     """One algorithm with all ranks in this process: the time is what all ranks compute, one after another."""
 
-    def __init__(self, algorithm: str, inputs: Sequence[SparseVector]) -> None:
-        self.name = algorithm
-        self._inputs = [vector.as_dense() for vector in inputs] if _is_dense(algorithm) else inputs
+    def __init__(self, entrant: Entrant, inputs: Sequence[SparseVector]) -> None:
+        self.name, self.precision = entrant
+        self._inputs = [vector.as_dense() for vector in inputs] if _is_dense(self.name) else inputs
         self._results: list[SparseVector] = []
         self._traffic: list[Traffic] = []
 
@@ -95,8 +172,10 @@ class LocalAllreduce:
         """The inputs are not written to."""
 
     def run(self) -> None:
-        size, script = len(self._inputs), ALGORITHMS[self.name].run
-        self._results, self._traffic = local.run([script(r, size, v) for r, v in enumerate(self._inputs)])
+        run, size = Entrant(self.name, self.precision), len(self._inputs)
+        self._results, self._traffic = local.run(
+            [script(run, rank, size, vector) for rank, vector in enumerate(self._inputs)]
+        )
 
     def moved(self) -> Moved:
         return Moved(
@@ -142,6 +221,22 @@ class Alone:
 def input_vector(case: Case, rank: int) -> SparseVector:
     """Rank ``rank``'s input as the library wants it."""
     return SparseVector(case.length, *make_input(case, rank))
+
+
+def takes_dense(algorithm: str, vector: SparseVector) -> bool:
+    """Whether the algorithm is given the vector as a dense array."""
+    if algorithm == "auto":
+        return vector.length * vector.dtype.itemsize <= vector.nbytes
+    return _is_dense(algorithm)
+
+
+def script(run: Entrant, rank: int, size: int, vector: SparseVector) -> Steps[SparseVector]:
+    """A rank's script, for drivers that run all of them in one process."""
+    algorithm = ALGORITHMS[run.algorithm].run
+    rounds_to = None if run.precision in LOSSLESS else precision_of(run.precision, vector, "sum")
+    if rounds_to is None:
+        return algorithm(rank, size, vector)
+    return algorithm(rank, size, vector, SUM, Rounding(rounds_to, rank, number=1))
 
 
 def _is_dense(algorithm: str) -> bool:

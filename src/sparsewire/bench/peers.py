@@ -77,6 +77,7 @@ def contender(peer: str, comm: Communicator, length: int, indices: Indices, valu
 
 class GlooDense:
     name = "gloo-dense"
+    precision = "exact"
 
     def __init__(self, length: int, indices: Indices, values: Values) -> None:
         import torch
@@ -103,6 +104,7 @@ class GlooDense:
 
 class GlooSparse:
     name = "gloo-sparse"
+    precision = "exact"
 
     def __init__(self, length: int, indices: Indices, values: Values) -> None:
         import torch
@@ -136,6 +138,7 @@ class MpiDense:
     """In place: with MPICH on shared memory that takes two thirds of the time of two buffers."""
 
     name = "mpi-dense"
+    precision = "exact"
 
     def __init__(self, length: int, indices: Indices, values: Values) -> None:
         self._input = np.zeros(length, values.dtype)
@@ -159,6 +162,7 @@ class MpiDense:
 
 class MpiSameBytes:
     name = "mpi-same-bytes"
+    precision = "exact"
 
     def __init__(self, nbytes: int) -> None:
         self._total = np.zeros(-(-nbytes // 4), np.float32)
@@ -181,6 +185,7 @@ class MpiSameBytes:
 
 class Barrier:
     name = "barrier"
+    precision = "exact"
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm

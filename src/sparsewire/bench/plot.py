@@ -1,4 +1,8 @@
-"""The grid as a picture: one heat map for each environment and number of ranks, length against density."""
+"""Pictures.
+
+The grid: one heat map for each environment and number of ranks, length against density.
+Coding: bits per index against density, between plain indices and the information limit.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.bench.coding import SupportRow, bits_at_the_limit
 from sparsewire.bench.grid import Cell
 from sparsewire.errors import SparsewireError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PlotError", "initials", "plot_grid", "require_matplotlib"]
+__all__ = ["PlotError", "initials", "plot_coding", "plot_grid", "require_matplotlib"]
 
 # Upper end of a class of `auto` / best -> its colour.
 CLASSES = {1.05: "#2a9d6f", 1.10: "#a6d96a", 1.25: "#fee08b", math.inf: "#e0533d"}
 NOT_MEASURED = "#eeeeee"
 WIDTH_OF_LEGEND = 9.0  # inches
+# Colour, marker and its size: where supports take the same, all of them are to be seen.
+SUPPORT_STYLES = {"uniform": ("#2a6fbb", "o", 12), "zipf": ("#e07b39", "s", 7), "rows": ("#2a9d6f", "^", 4)}
+BITS_OF_COO = 32
+CURVE_STEPS = 200
 
 
 class PlotError(SparsewireError):
@@ -62,6 +71,42 @@ def plot_grid(cells: Sequence[Cell], path: Path) -> None:
     figure.legend(
         handles=_legend(), loc="outside lower center", ncols=len(CLASSES), fontsize=9, frameon=False
     )
+    figure.savefig(path, dpi=110)
+
+
+def plot_coding(rows: Sequence[SupportRow], path: Path) -> None:
+    """Draw the bits per index of every support into a file."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    lowest, highest = (edge(row.density for row in rows) for edge in (min, max))
+    densities = [lowest * (highest / lowest) ** (step / CURVE_STEPS) for step in range(CURVE_STEPS + 1)]
+    figure = Figure((8.0, 5.0), layout="constrained")
+    panel: Axes = figure.subplots()
+    panel.axhline(BITS_OF_COO, color="#888888", linestyle="--", label="COO: 32 bits each")
+    panel.plot(densities, [1 / d for d in densities], color="#888888", linestyle=":", label="bitmap")
+    for distribution, (colour, marker, size) in SUPPORT_STYLES.items():
+        mine = [row for row in rows if row.distribution == distribution]
+        panel.plot(
+            [row.density for row in mine],
+            [row.bits_per_index for row in mine],
+            color=colour,
+            marker=marker,
+            markersize=size,
+            label=f"ours, {distribution}",
+        )
+    limits = [bits_at_the_limit(d) for d in densities]
+    panel.plot(densities, limits, color="black", linewidth=1.0, label="entropy of uniform supports")
+    panel.set_xscale("log")
+    panel.set_yscale("log", base=2)
+    panel.set_ylim(0.9, 2 * BITS_OF_COO)
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda bits, _: f"{bits:g}"))
+    panel.set_xlabel("density")
+    panel.set_ylabel("bits per index")
+    panel.set_title(f"What an index takes on the wire, in a vector of {_power_of_two(rows[0].length)}")
+    panel.grid(color="#dddddd", linewidth=0.5)
+    panel.legend(frameon=False, fontsize=9)
     figure.savefig(path, dpi=110)
 
 

@@ -18,6 +18,8 @@ from rich.table import Table
 
 from sparsewire import kernels
 from sparsewire.bench.cases import Case
+from sparsewire.bench.coding import PrecisionRow, SupportRow
+from sparsewire.bench.contenders import Entrant
 from sparsewire.bench.grid import Cell, Summary, Turns
 from sparsewire.bench.overlap import CALLS
 from sparsewire.bench.rows import MemoryRow, OverlapRow, Row, best, times_longer_alone
@@ -33,6 +35,7 @@ __all__ = [
     "format_size",
     "format_times",
     "print_allreduce",
+    "print_coding",
     "print_grid",
     "print_kernels",
     "print_memory",
@@ -42,7 +45,7 @@ __all__ = [
     "write_json",
 ]
 
-WIDEST_TABLE = 140
+WIDEST_TABLE = 180
 
 
 def environment() -> dict[str, Any]:
@@ -77,14 +80,23 @@ def print_allreduce(console: Console, case: Case, rows: Sequence[Row], skipped: 
     for line in _header(case, rows):
         console.print(f"[dim]# {line}[/dim]")
     console.print(_allreduce_table(rows))
-    for peer, reason in skipped.items():
-        console.print(f"[dim]# {peer} did not run: {escape(reason)}[/dim]")
+    _print_skipped(console, skipped)
     console.print(conclusion(rows))
+
+
+def _print_skipped(console: Console, skipped: Mapping[str, str]) -> None:
+    """Those with the same reason in one line, each name once."""
+    for reason in dict.fromkeys(skipped.values()):
+        names = [name.split() for name in skipped if skipped[name] == reason]
+        who = ", ".join(dict.fromkeys(name for name, *_ in names))
+        precisions = ", ".join(dict.fromkeys(precision for _, *rest in names for precision in rest))
+        where = f" in {precisions}" if precisions else ""
+        console.print(f"[dim]# {who} did not run{where}: {escape(reason)}[/dim]")
 
 
 def conclusion(rows: Sequence[Row]) -> str:
     """One sentence, made from the rows."""
-    wrong = [row.algorithm for row in rows if row.wrong]
+    wrong = [str(Entrant(row.algorithm, row.precision)) for row in rows if row.wrong]
     if wrong:
         return f"[bold red]Wrong results from {', '.join(wrong)}: the times mean nothing.[/bold red]"
     winner = best(rows)
@@ -102,6 +114,8 @@ def conclusion(rows: Sequence[Row]) -> str:
         facts.append(f"{winner.times_wire_limit:.2f}x its wire limit")
     speed = f": {', '.join(facts)}" if facts else ""
     fastest = f"[bold]{format_name(winner)}[/bold] with {format_seconds(winner.seconds_median)}"
+    if any(row.is_rounded for row in rows):
+        return f"All results are within their bounds. Fastest of the exact ones is {fastest}{speed}."
     return f"All results are exact. Fastest is {fastest}{speed}."
 
 
@@ -110,7 +124,7 @@ def print_simulation(console: Console, case: Case, latency: str, prediction: Pre
     rows, scale = prediction.rows, prediction.scale
     console.print(f"[dim]# {_problem(case)}[/dim]")
     console.print(
-        f"[dim]# simulated network: latency {latency}, {rows[0].network} per rank; computing is free[/dim]"
+        f"[dim]# simulated network: latency {latency}, {rows[0].network} per rank; coding is free[/dim]"
     )
     if scale > 1:
         console.print(
@@ -119,15 +133,16 @@ def print_simulation(console: Console, case: Case, latency: str, prediction: Pre
         )
     model = prediction.model_seconds
     table = _table(
-        *("algorithm", "simulated", "formula", "vs\ndense", "bytes\nsent", "messages"),
+        *("algorithm", "simulated", "formula", "vs\ndense", "vs\ncoo", "bytes\nsent", "messages"),
         *("x wire\nlimit", "density\nout", "wrong"),
     )
     for row in rows:
         table.add_row(
-            row.algorithm,
+            str(run := Entrant(row.algorithm, row.precision)),
             format_seconds(row.seconds_median),
-            format_seconds(model[row.algorithm]) if model else "-",
+            format_seconds(model[str(run)]) if model else "-",
             format_times(row.speedup_vs_dense),
+            format_times(row.speedup_vs_coo),
             format_bytes(row.bytes_sent_max),
             str(row.messages_max),
             f"{row.times_wire_limit:.2f}" if row.times_wire_limit else "-",
@@ -136,6 +151,7 @@ def print_simulation(console: Console, case: Case, latency: str, prediction: Pre
             style="bold green" if row is best(rows) else None,
         )
     console.print(table)
+    _print_skipped(console, prediction.skipped)
 
 
 def print_memory(console: Console, case: Case, rows: Sequence[MemoryRow]) -> None:
@@ -239,6 +255,44 @@ def print_kernels(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     console.print(table)
 
 
+def print_coding(
+    console: Console, supports: Sequence[SupportRow], precisions: Sequence[PrecisionRow]
+) -> None:
+    """One line for each support, then one for each precision."""
+    facts = environment()
+    console.print(
+        f"[dim]# sparsewire {facts['sparsewire']}  isa {facts['isa']}  one core, processor time  "
+        f"length {supports[0].length:,}[/dim]"
+    )
+    table = _table(
+        *("support", "density", "indices", "form", "bits per\nindex", "limit", "x limit", "vs coo"),
+        *("encode\nM/s", "decode\nM/s", "both\nM/s", "wrong"),
+    )
+    for row in supports:
+        table.add_row(
+            row.distribution,
+            f"{row.density:g}",
+            f"{row.nnz:,}",
+            row.form,
+            f"{row.bits_per_index:.2f}",
+            f"{row.bits_per_index_limit:.2f}",
+            f"{row.times_limit:.3f}",
+            format_times(row.compression_vs_coo),
+            *(f"{rate / 1e6:,.0f}" for rate in (row.encoded_per_second, row.decoded_per_second)),
+            f"{row.coded_per_second / 1e6:,.0f}",
+            _wrong(row.wrong),
+        )
+    console.print(table)
+    console.print()
+    table = _table("precision", "bytes per\nvalue", "round\nGB/s", "decode\nGB/s", "both\nGB/s")
+    for values in precisions:
+        rates = values.rounded_bytes_per_second, values.decoded_bytes_per_second, values.both_bytes_per_second
+        table.add_row(
+            values.precision, f"{values.bytes_per_value:.3f}", *(f"{rate / 1e9:.2f}" for rate in rates)
+        )
+    console.print(table)
+
+
 def _reached(row: Mapping[str, Any]) -> tuple[str, str]:
     """What a kernel reached and what it should: a ratio to one dense addition, or entries per second."""
     bar = row["bar"]
@@ -284,11 +338,14 @@ def _problem(case: Case) -> str:
 
 
 def _allreduce_table(rows: Sequence[Row]) -> Table:
-    """A column appears only if some row has something to say in it."""
+    """A column appears only if some row has something to say in it; frames do if precisions are compared."""
+    several = len({row.precision for row in rows}) > 1
     columns: dict[str, Callable[[Row], str]] = {
         "algorithm": format_name,
+        "precision": lambda row: row.precision if several else "-",
         "min": lambda row: format_seconds(row.seconds_min),
         "median": lambda row: format_seconds(row.seconds_median),
+        "vs\ncoo": lambda row: format_times(row.speedup_vs_coo),
         "vs\ndense": lambda row: format_times(row.speedup_vs_dense),
         "vs gloo\ndense": lambda row: format_times(row.speedup_vs_gloo_dense),
         "vs gloo\nsparse": lambda row: format_times(row.speedup_vs_gloo_sparse),
@@ -297,6 +354,10 @@ def _allreduce_table(rows: Sequence[Row]) -> Table:
         "bytes\nsent": lambda row: format_bytes(row.bytes_sent_max),
         "messages": lambda row: str(row.messages_max) if row.messages_max is not None else "-",
         "x wire\nlimit": lambda row: f"{row.times_wire_limit:.2f}" if row.times_wire_limit else "-",
+        "bytes per\nnon-zero": lambda row: _number(row.bytes_per_nonzero if several else None),
+        "bytes\nvs coo": lambda row: format_times(row.compression_vs_coo if several else None),
+        "encode": lambda row: _time(row.encode_seconds if several else None),
+        "decode": lambda row: _time(row.decode_seconds if several else None),
         "density\nout": lambda row: f"{row.density_out:.3g}",
         "wrong": lambda row: _wrong(row.wrong),
     }
@@ -325,6 +386,14 @@ def format_name(row: Row) -> str:
 
 def _wrong(count: int) -> str:
     return f"[bold red]{count:,}[/bold red]" if count else "0"
+
+
+def _number(number: float | None) -> str:
+    return "-" if number is None else f"{number:.3g}"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
 
 
 def format_seconds(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.cases import Case
 from sparsewire.bench.peers import PEERS
+from sparsewire.precision import PRECISIONS
 
 __all__ = [
     "MemoryRow",
@@ -58,9 +59,21 @@ class Row:
     driver: str
     network: str | None
     chosen: str | None  # what "auto" took
+    precision: str = "exact"
+    speedup_vs_coo: float | None = None
+    bytes_per_nonzero: float | None = None  # this and the next three: of rank 0's input as one frame
+    compression_vs_coo: float | None = None
+    encode_seconds: float | None = None
+    decode_seconds: float | None = None
+
+    @property
+    def is_rounded(self) -> bool:
+        return self.precision in PRECISIONS
 
     @property
     def is_exact(self) -> bool:
+        if self.is_rounded:
+            return False
         return self.algorithm in PEER_NAMES or self.algorithm == "auto" or ALGORITHMS[self.algorithm].exact
 
     @property
@@ -164,7 +177,7 @@ def make_rows(
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """The fastest of our exact algorithms whose result was right."""
+    """The fastest of our rows that are exact and were right."""
     ours = [row for row in rows if row.algorithm not in PEER_NAMES and row.is_exact and not row.wrong]
     return min(ours, key=lambda row: row.seconds_median, default=None)
 
@@ -208,11 +221,18 @@ def _row(
         speedup_vs_gloo_sparse=None,
         speedup_vs_mpi_dense=None,
         speedup_vs_mpi_same_bytes=None,
-        wrong=sum(record["wrong"] for record in of_ranks),
+        wrong=sum(record["wrong"] for record in of_ranks) + _disagreeing(of_ranks),
         driver=driver,
         network=network,
         chosen=moved[0]["algorithm"] if name == "auto" else None,
+        precision=of_ranks[0]["precision"],
     )
+
+
+def _disagreeing(of_ranks: Sequence[Mapping[str, Any]]) -> int:
+    """How many rounded results have other bits than the first: an entry each, at least."""
+    digests = [digest for record in of_ranks for digest in record["digests"]]
+    return sum(digest != digests[0] for digest in digests)
 
 
 def _problem(case: Case) -> dict[str, Any]:
@@ -239,8 +259,9 @@ def _wire_limit(sent: int | None, received: int | None, bits_per_second: int | N
 
 
 def _with_speedups(rows: Sequence[Row]) -> list[Row]:
-    medians = {row.algorithm: row.seconds_median for row in rows}
-    dense = [medians[name] for name in medians if name in ALGORITHMS and ALGORITHMS[name].dense]
+    medians = {(row.algorithm, row.precision): row.seconds_median for row in rows}
+    peers = {name: medians.get((name, "exact")) for name in PEER_NAMES}
+    dense = [medians[key] for key in medians if key[0] in ALGORITHMS and ALGORITHMS[key[0]].dense]
 
     def speedup(baseline: float | None, row: Row) -> float | None:
         return baseline / row.seconds_median if baseline else None
@@ -249,10 +270,11 @@ def _with_speedups(rows: Sequence[Row]) -> list[Row]:
         replace(
             row,
             speedup_vs_dense=speedup(min(dense, default=None), row),
-            speedup_vs_gloo_dense=speedup(medians.get("gloo-dense"), row),
-            speedup_vs_gloo_sparse=speedup(medians.get("gloo-sparse"), row),
-            speedup_vs_mpi_dense=speedup(medians.get("mpi-dense"), row),
-            speedup_vs_mpi_same_bytes=speedup(medians.get("mpi-same-bytes"), row),
+            speedup_vs_gloo_dense=speedup(peers["gloo-dense"], row),
+            speedup_vs_gloo_sparse=speedup(peers["gloo-sparse"], row),
+            speedup_vs_mpi_dense=speedup(peers["mpi-dense"], row),
+            speedup_vs_mpi_same_bytes=speedup(peers["mpi-same-bytes"], row),
+            speedup_vs_coo=speedup(medians.get((row.algorithm, "coo")), row),
         )
         for row in rows
     ]

@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, exact_sum
-from sparsewire.bench.contenders import Alone, LocalAllreduce, input_vector
+from sparsewire.bench.contenders import Alone, LocalAllreduce, entrants, input_vector
+from sparsewire.bench.frames import with_frames
 from sparsewire.bench.peers import PEERS, reason_to_skip
 from sparsewire.bench.rows import (
     MemoryRow,
@@ -26,6 +28,7 @@ from sparsewire.bench.worker import EVENT, Plan
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.job import run_job
 from sparsewire.launch import free_port
+from sparsewire.model import Network
 from sparsewire.network import parse_rate
 
 __all__ = [
@@ -56,6 +59,7 @@ class Options:
     """How to run a case."""
 
     algorithms: tuple[str, ...]
+    precisions: tuple[str, ...] = ("exact",)
     driver: str = "tcp"
     network: str | None = None
     peers: bool = True
@@ -65,7 +69,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """Rows, fastest first, and which peers did not run and why."""
+    """Rows, fastest first, and what did not run and why."""
 
     rows: list[Row]
     skipped: dict[str, str]
@@ -78,11 +82,13 @@ def run_allreduce(case: Case, options: Options, tell: Tell) -> Result:
     if options.driver not in DRIVERS:
         raise InputError(f"unknown driver {options.driver!r}; known are {', '.join(DRIVERS)}")
     wanted = PEERS[options.driver] if options.peers else ()
-    skipped = {peer: reason for peer in wanted if (reason := reason_to_skip(peer, case.dtype))}
+    _, skipped = entrants(options.algorithms, options.precisions)
+    skipped |= {peer: reason for peer in wanted if (reason := reason_to_skip(peer, case.dtype))}
     rate = parse_rate(options.network) if options.network else None
     plan = Plan(
         (case,),
         options.algorithms,
+        options.precisions,
         peers=tuple(peer for peer in wanted if peer not in skipped),
         iterations=options.iterations,
         budget_s=options.budget_s,
@@ -97,7 +103,7 @@ def run_allreduce(case: Case, options: Options, tell: Tell) -> Result:
         network=options.network,
         bits_per_second=rate,
     )
-    return Result(rows, skipped)
+    return Result(with_frames(rows, case, Network(**event["figures"]).index_price), skipped)
 
 
 def run_memory(case: Case, algorithms: Sequence[str], tell: Tell) -> list[MemoryRow]:
@@ -131,17 +137,19 @@ def _run_in_this_process(case: Case, options: Options, tell: Tell) -> Result:
         raise InputError("--network needs real ranks: use --driver tcp or mpi")
     inputs = [input_vector(case, rank) for rank in range(case.ranks)]
     expected = exact_sum(case)
+    runs, skipped = entrants(options.algorithms, options.precisions, "local")
     records = measure(
-        [LocalAllreduce(name, inputs) for name in options.algorithms],
+        [LocalAllreduce(run, inputs) for run in runs],
         Alone(),
         expected,
         budget_s=options.budget_s,
+        bound=Bounds(case, expected).of,
         iterations=options.iterations,
         tell=lambda done, total: tell("measuring", done, total),
     )
     nnz_out = int(np.count_nonzero(expected))
     rows = make_rows(case, [[asdict(record) for record in records]], nnz_out=nnz_out, driver="local")
-    return Result(rows, {})
+    return Result(with_frames(rows, case, index_price=0.0), skipped)
 
 
 def run_ranks(

@@ -8,7 +8,9 @@ times and bytes are put right.
 
 from __future__ import annotations
 
+import math
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, Values, count_wrong, exact_sum
-from sparsewire.bench.contenders import input_vector
+from sparsewire.bench.contenders import Entrant, entrants, input_vector, script
 from sparsewire.bench.rows import Row, make_rows
 from sparsewire.bench.timing import Moved, Record
 from sparsewire.drivers import simulator
 from sparsewire.errors import InputError
 from sparsewire.model import HEADER_BYTES, Network, Shape
+from sparsewire.precision import PRECISIONS
 from sparsewire.vector import SparseVector, value_dtype
 
 __all__ = ["Prediction", "parse_duration", "run_simulation", "scale_of"]
@@ -39,12 +43,13 @@ PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 @dataclass(frozen=True)
 class Prediction:
-    """Rows, fastest first; how much smaller the simulated problem was; the network; what the formulas say."""
+    """What a simulation says."""
 
-    rows: list[Row]
-    scale: int
+    rows: list[Row]  # fastest first
+    scale: int  # how many times smaller the simulated problem was
     network: Network
-    model_seconds: dict[str, float]
+    model_seconds: dict[str, float]  # what the formulas say
+    skipped: dict[str, str]  # what was not simulated, and why
 
 
 def parse_duration(text: str) -> float:
@@ -66,10 +71,11 @@ def run_simulation(
     bits_per_second: int,
     network_name: str,
     tell: Callable[[str, int, int], None],
+    precisions: Sequence[str] = ("exact",),
     seconds_per_entry: float = SECONDS_PER_ENTRY,
     seconds_per_value: float = SECONDS_PER_VALUE,
 ) -> Prediction:
-    """Each algorithm once: virtual time has no noise."""
+    """Each algorithm once in each precision: virtual time has no noise."""
     scale = scale_of(case)
     small = replace(case, length=case.length // scale)
     inputs = [input_vector(small, rank) for rank in range(case.ranks)]
@@ -80,10 +86,13 @@ def run_simulation(
         seconds_per_entry=seconds_per_entry,
         seconds_per_value=seconds_per_value,
     )
+    runs, skipped = entrants(algorithms, precisions)
+    bounds = Bounds(small, expected)
     records = []
-    for done, name in enumerate(algorithms):
-        tell(name, done, len(algorithms))
-        records.append(_simulate(name, case, inputs, expected, full, scale))
+    for done, run in enumerate(runs):
+        tell(str(run), done, len(runs))
+        bound = bounds.of(run.precision)
+        records.append(_simulate(run, case, inputs, expected, bound, _network(full, run), scale))
     rows = make_rows(
         case,
         list(zip(*records, strict=True)),
@@ -92,7 +101,12 @@ def run_simulation(
         network=network_name,
         bits_per_second=bits_per_second,
     )
-    return Prediction(rows, scale, full, _formulas(case, algorithms, full))
+    return Prediction(rows, scale, full, _formulas(case, runs, full), skipped)
+
+
+def _network(network: Network, run: Entrant) -> Network:
+    """Coding an index is free, or takes forever."""
+    return replace(network, seconds_per_index=math.inf) if run.precision == "coo" else network
 
 
 def scale_of(case: Case) -> int:
@@ -105,7 +119,13 @@ def scale_of(case: Case) -> int:
 
 
 def _simulate(
-    name: str, case: Case, inputs: Sequence[SparseVector], expected: Values, full: Network, scale: int
+    run: Entrant,
+    case: Case,
+    inputs: Sequence[SparseVector],
+    expected: Values,
+    bound: Values | None,
+    full: Network,
+    scale: int,
 ) -> list[dict[str, Any]]:
     """What each rank would have recorded."""
     small = replace(
@@ -114,14 +134,13 @@ def _simulate(
         seconds_per_entry=full.seconds_per_entry * scale,
         seconds_per_value=full.seconds_per_value * scale,
     )
-    algorithm, size = ALGORITHMS[name], len(inputs)
-    vectors = [vector.as_dense() for vector in inputs] if algorithm.dense else inputs
-    outcome = simulator.run([algorithm.run(r, size, vector) for r, vector in enumerate(vectors)], small)
+    vectors = [vector.as_dense() for vector in inputs] if ALGORITHMS[run.algorithm].dense else inputs
+    scripts = [script(run, rank, len(inputs), vector) for rank, vector in enumerate(vectors)]
+    outcome = simulator.run(scripts, small)
     small_case = replace(case, length=inputs[0].length)
-    missing_s = (
-        algorithm.cost(full, _shape(case, name)).seconds
-        - algorithm.cost(small, _shape(small_case, name)).seconds
-    )
+    missing_s = _formula(run, case, full) - _formula(run, small_case, small)
+
+    totals = (result.to_dense() for result in outcome.results)  # one at a time: they may be large
 
     def full_size(nbytes: int, messages: int) -> int:
         return (nbytes - messages * HEADER_BYTES) * scale + messages * HEADER_BYTES
@@ -129,29 +148,38 @@ def _simulate(
     return [
         asdict(
             Record(
-                name,
+                *run,
                 [outcome.finished_at[rank] + missing_s],
                 Moved(
                     full_size(traffic.bytes_sent, traffic.messages_sent),
                     full_size(traffic.bytes_received, traffic.messages_received),
                     traffic.messages_sent,
                 ),
-                wrong=count_wrong(outcome.results[rank].to_dense(), expected),
+                wrong=count_wrong(total, expected, bound),
+                digests=[] if bound is None else [zlib.crc32(total.view(np.uint8).data)],
             )
         )
-        for rank, traffic in enumerate(outcome.traffic)
+        for rank, (traffic, total) in enumerate(zip(outcome.traffic, totals, strict=True))
     ]
 
 
-def _formulas(case: Case, algorithms: Sequence[str], network: Network) -> dict[str, float]:
-    """The cost functions' seconds; they know how supports overlap for all distributions but zipf."""
-    if case.distribution == "zipf":
+def _formulas(case: Case, runs: Sequence[Entrant], network: Network) -> dict[str, float]:
+    """The cost functions' seconds; they do not know how zipf's supports overlap, nor of clusters."""
+    if case.distribution in ("zipf", "rows"):
         return {}
-    return {name: ALGORITHMS[name].cost(network, _shape(case, name)).seconds for name in algorithms}
+    return {str(run): _formula(run, case, _network(network, run)) for run in runs}
 
 
-def _shape(case: Case, name: str) -> Shape:
-    """The problem as a cost formula sees it."""
-    nnz = case.length if ALGORITHMS[name].dense else case.nnz  # dense algorithms are given dense vectors
-    overlap = "uniform" if case.distribution == "zipf" else case.distribution
-    return Shape(case.ranks, case.length, nnz, value_dtype(case.dtype).itemsize, overlap)
+def _formula(run: Entrant, case: Case, network: Network) -> float:
+    """The cost function's seconds."""
+    algorithm = ALGORITHMS[run.algorithm]
+    shape = Shape(
+        case.ranks,
+        case.length,
+        case.length if algorithm.dense else case.nnz,  # dense algorithms are given dense vectors
+        value_dtype(case.dtype).itemsize,
+        "uniform" if case.distribution in ("zipf", "rows") else case.distribution,
+        precision=PRECISIONS.get(run.precision),
+        index_price=network.index_price,
+    )
+    return algorithm.cost(network, shape).seconds

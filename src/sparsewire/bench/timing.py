@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from sparsewire.bench.cases import Values, count_wrong
 
@@ -37,6 +40,10 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def precision(self) -> str:
+        """How vectors travel; what is rounded may differ from the exact sum by a bound."""
 
     def prepare(self) -> None:
         """Restore the input; not timed."""
@@ -65,11 +72,13 @@ class Record:
     """What one rank knows about one contender."""
 
     name: str
+    precision: str = "exact"
     seconds: list[float] = field(default_factory=list)
     moved: Moved = field(default_factory=Moved)
     interface_sent: int | None = None
     interface_received: int | None = None
     wrong: int = 0
+    digests: list[int] = field(default_factory=list)  # of the last results, if they are rounded ones
     warm_up_seconds: list[float] = field(default_factory=list)
 
 
@@ -79,6 +88,7 @@ def measure(
     expected: Values,
     *,
     budget_s: float,
+    bound: Callable[[str], Values | None] = lambda precision: None,
     iterations: int | None = None,
     drop_above: float | None = None,
     interface_bytes: Callable[[], tuple[int, int]] | None = None,
@@ -86,17 +96,18 @@ def measure(
 ) -> list[Record]:
     """One record per contender, measured in turns and checked against ``expected``.
 
+    ``bound`` says by how much a sum in a precision may miss it, None: not at all.
     What takes ``drop_above`` times as long as the fastest has no turns after the warm-up, `auto` excepted.
     ``tell`` hears how many of how many iterations are done.
     """
-    records = [Record(contender.name) for contender in contenders]
+    records = [Record(contender.name, contender.precision) for contender in contenders]
     pairs = list(zip(contenders, records, strict=True))
     for _ in range(WARM_UP_ROUNDS):
         for contender, record in pairs:
             record.warm_up_seconds.append(_turn(contender, record, ranks, interface_bytes))
-    _check(pairs, expected)
+    _check(pairs, expected, bound)
 
-    warm_up = drop_slow({record.name: min(record.warm_up_seconds) for record in records}, drop_above)
+    warm_up = drop_slow([(record.name, min(record.warm_up_seconds)) for record in records], drop_above)
     counts = [iterations] * len(pairs) if iterations else iteration_counts(warm_up, budget_s)
     counts = ranks.agree(counts)
     order = random.Random(0)  # the same on every rank
@@ -106,7 +117,7 @@ def measure(
         for (contender, record), count in order.sample(list(zip(pairs, counts, strict=True)), len(pairs)):
             if takes_part(iteration, count, max(counts)):
                 record.seconds.append(_turn(contender, record, ranks, interface_bytes))
-    _check(pairs, expected)
+    _check(pairs, expected, bound)
     return records
 
 
@@ -119,10 +130,11 @@ def iteration_counts(seconds: Sequence[float | None], budget_s: float) -> list[i
     ]
 
 
-def drop_slow(seconds: Mapping[str, float], times_fastest: float | None) -> list[float | None]:
+def drop_slow(seconds: Sequence[tuple[str, float]], times_fastest: float | None) -> list[float | None]:
     """The times, without those above so many times the fastest; `auto` stays, it is what is judged."""
-    limit = times_fastest * (min(seconds.values()) + NOISE_S) if times_fastest else float("inf")
-    return [s if s <= limit or name == "auto" else None for name, s in seconds.items()]
+    fastest = min(s for _, s in seconds)
+    limit = times_fastest * (fastest + NOISE_S) if times_fastest else float("inf")
+    return [s if s <= limit or name == "auto" else None for name, s in seconds]
 
 
 def takes_part(iteration: int, count: int, total: int) -> bool:
@@ -150,7 +162,14 @@ def _turn(
     return seconds
 
 
-def _check(pairs: Iterable[tuple[Contender, Record]], expected: Values) -> None:
+def _check(
+    pairs: Iterable[tuple[Contender, Record]], expected: Values, bound: Callable[[str], Values | None]
+) -> None:
     for contender, record in pairs:
-        wrong = sum(count_wrong(result, expected) for result in contender.results())
+        limit, wrong, digests = bound(contender.precision), 0, []
+        for result in contender.results():
+            wrong += count_wrong(result, expected, limit)
+            if limit is not None:  # within the bound, and yet other bits than another rank's?
+                digests.append(zlib.crc32(result.view(np.uint8).data))
         record.wrong = max(record.wrong, wrong)
+        record.digests = digests

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ import numpy as np
 
 import sparsewire as sw
 from sparsewire.bench import memory, overlap, peers
+from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, exact_sum, make_input
-from sparsewire.bench.contenders import Allreduce, Together
+from sparsewire.bench.contenders import Allreduce, Together, entrants, without_coding
 from sparsewire.bench.timing import Contender, measure
 from sparsewire.network import INTERFACE, interface_bytes
 from sparsewire.tune import tune
@@ -38,6 +39,7 @@ class Plan:
 
     cases: tuple[Case, ...]  # of as many ranks each
     algorithms: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ("exact",)
     peers: tuple[str, ...] = ()
     peer_port: int = 0
     in_namespace: bool = False
@@ -59,8 +61,10 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         fields: dict[str, Any] = json.loads(text)
-        cases, algorithms, peers = (fields.pop(name) for name in ("cases", "algorithms", "peers"))
-        return cls(tuple(Case(**case) for case in cases), tuple(algorithms), tuple(peers), **fields)
+        fields["cases"] = [Case(**case) for case in fields["cases"]]
+        for name in ("cases", "algorithms", "precisions", "peers"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
 
 
 def main() -> None:
@@ -81,27 +85,33 @@ def _find_out(plan: Plan, comm: sw.Communicator, case: Case) -> tuple[Any, dict[
     if plan.measure == "memory":
         return [memory.measure_allreduce(comm, case, name) for name in plan.algorithms], {}
     expected = exact_sum(case)
-    records = measure(
-        _contenders(plan, comm, case),
-        Together(comm),
-        expected,
-        budget_s=plan.budget_s,
-        iterations=plan.iterations,
-        drop_above=plan.drop_above,
-        interface_bytes=interface_bytes if plan.in_namespace else None,
-        tell=_tell if comm.rank == 0 else lambda done, total: None,
-    )
+    with ExitStack() as stack:
+        records = measure(
+            _contenders(plan, comm, case, stack),
+            Together(comm),
+            expected,
+            budget_s=plan.budget_s,
+            bound=Bounds(case, expected).of,
+            iterations=plan.iterations,
+            drop_above=plan.drop_above,
+            interface_bytes=interface_bytes if plan.in_namespace else None,
+            tell=_tell if comm.rank == 0 else lambda done, total: None,
+        )
+        comm.barrier()  # nobody closes what others still use
     common = {"nnz_out": int(np.count_nonzero(expected)), "figures": asdict(comm.network)}
     return [asdict(record) for record in records], common
 
 
-def _contenders(plan: Plan, comm: sw.Communicator, case: Case) -> list[Contender]:
+def _contenders(plan: Plan, comm: sw.Communicator, case: Case, stack: ExitStack) -> list[Contender]:
+    """All that take turns; what they need is closed with the stack."""
     if plan.measure == "overlap":
         return overlap.contenders(comm, case, plan.compute_ratio)
     indices, values = make_input(case, comm.rank)
     sparse = sw.SparseVector(case.length, indices, values)
     dense = sparse.to_dense()
-    ours = [Allreduce(name, comm, sparse, dense) for name in plan.algorithms]
+    plain = stack.enter_context(without_coding(comm)) if "coo" in plan.precisions else comm
+    runs, _ = entrants(plan.algorithms, plan.precisions)
+    ours = [Allreduce(run, plain if run.precision == "coo" else comm, sparse, dense) for run in runs]
     return [*ours, *(peers.contender(name, comm, case.length, indices, values) for name in plan.peers)]
 
 

@@ -54,6 +54,7 @@ class Driver(Protocol):
 
     rank: int
     size: int
+    index_price: float  # how many bytes coding an index has to save; see ``support``
 
     def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
         """Run one collective to its end; an error is raised on every rank."""

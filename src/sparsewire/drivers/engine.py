@@ -86,6 +86,7 @@ class Engine:
         self.rank = rank
         self.size = size
         self.transport = transport
+        self.index_price = 0.0
         self._number = -1  # of the last collective that was started
         self._reserved: set[int] = set()  # collectives whose turn has not come
         self._flight: dict[int, Collective[Any]] = {}
@@ -292,14 +293,13 @@ class Engine:
                 check_peer(send.peer, self.rank, self.size)
             payload = group[0].payload
             traffic.messages_sent += len(group)
-            traffic.bytes_sent += len(group) * wire.size(payload)
-            collective.unsent += self.transport.post(
-                [send.peer for send in group], wire.encode(payload, envelope)
-            )
+            buffers = wire.encode(payload, envelope, self.index_price)
+            traffic.bytes_sent += len(group) * sum(map(len, buffers))
+            collective.unsent += self.transport.post([send.peer for send in group], buffers)
 
     def _arrived(self, source: int, message: Message) -> None:
         """Sort a message by collective; what disagrees with this rank's call ends the call."""
-        (number, call), payload = message
+        (number, call), payload, nbytes = message
         collective = self._flight.get(number)
         if isinstance(payload, Abort):
             self._aborted(source, message, payload)
@@ -312,7 +312,7 @@ class Engine:
             collective.fail(self._mismatch(collective.call, source, call))
         else:
             collective.traffic.messages_received += 1
-            collective.traffic.bytes_received += wire.size(payload)
+            collective.traffic.bytes_received += nbytes
             collective.execution.deliver(source, payload)
 
     def _aborted(self, source: int, message: Message, abort: Abort) -> None:

@@ -60,9 +60,11 @@ def _frozen(payload: Any) -> Any:
     if not isinstance(payload, SparseVector):
         return payload
     indices = None if payload.indices is None else _read_only(payload.indices)
-    return SparseVector.piece(
+    piece = SparseVector.piece(
         payload.length, payload.start, payload.stop, indices, _read_only(payload.values)
     )
+    piece.packed = payload.packed
+    return piece
 
 
 def _read_only(array: Array) -> Array:

@@ -105,7 +105,7 @@ class _World(Generic[T]):
             self.finished_at[rank] = max(self._cpu_free[rank], self._sender_free[rank])
 
     def _send(self, rank: int, send: Send, now: float) -> None:
-        nbytes = wire.size(send.payload)
+        nbytes = wire.size(send.payload, self._network.index_price)
         self.traffic[rank].messages_sent += 1
         self.traffic[rank].bytes_sent += nbytes
         busy = self._network.seconds(1, nbytes)
