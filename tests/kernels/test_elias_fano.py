@@ -176,6 +176,15 @@ def test_a_number_of_ones_other_than_the_count_is_refused(isa, count):
 
 
 @each_isa
+@pytest.mark.parametrize(("index_dtype", "span"), [(np.uint32, 2**32), (np.uint64, 2**63)])
+@pytest.mark.parametrize("bit", [1, 2, 63])
+def test_a_one_behind_the_upper_part_is_refused_even_where_it_wraps_around(isa, index_dtype, span, bit):
+    with kernels.use_isa(isa):
+        assert decode(np.array([5, 1], np.uint64), 1, 0, span, index_dtype) == [5]
+        assert decode(np.array([5, 1 << bit], np.uint64), 1, 0, span, index_dtype) is None
+
+
+@each_isa
 def test_spare_bits_of_the_lower_part_may_be_anything(isa):
     words = expected_words([3, 17, 60], 64)  # low = 4: twelve bits
     words[0] |= np.uint64(2**64 - 2**12)

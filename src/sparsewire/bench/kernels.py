@@ -80,6 +80,22 @@ def _cases() -> list[Case]:
             bar,
         )
 
+    def coding(code: str, density: float, bar: float | None = None) -> list[Case]:
+        """Encoding, which includes checking the indices, decoding, and one after the other."""
+        support = np.flatnonzero(rng.random(LENGTH, np.float32) < density).astype(np.uint32)
+        count = len(support)
+        encode, decode = getattr(kernels, f"encode_{code}"), getattr(kernels, f"decode_{code}")
+        words = encode(support, 0, LENGTH)
+
+        def both() -> object:
+            return decode(encode(support, 0, LENGTH), count, 0, LENGTH)
+
+        return [
+            Case(f"encode_{code}", lambda: encode(support, 0, LENGTH), LENGTH, density, count),
+            Case(f"decode_{code}", lambda: decode(words, count, 0, LENGTH), LENGTH, density, count),
+            Case(f"{code}, both ways", both, LENGTH, density, count, bar),
+        ]
+
     return [
         Case("accumulate_select", select, LENGTH, DENSITY, bar=1.3),
         Case("threshold_for_k", lambda: kernels.threshold_for_k(gradient, k), LENGTH, DENSITY, bar=3.0),
@@ -88,6 +104,8 @@ def _cases() -> list[Case]:
         merge(8),
         Case("first_invalid", lambda: kernels.first_invalid(long_run, 0, LENGTH), LENGTH, 1.0),
         Case("checksum", lambda: kernels.checksum(gradient), LENGTH, 1.0),
+        *coding("elias_fano", DENSITY, bar=400e6),
+        *coding("bitmap", 0.3),
     ]
 
 

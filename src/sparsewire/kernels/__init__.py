@@ -422,7 +422,10 @@ def count_tiles(indices: Indices, start: int) -> int:
     2
     """
     _check_indices(indices, "indices")
-    if len(indices) and _not_negative(start, "start") > indices[0]:
+    _not_negative(start, "start")
+    if len(indices) == 0:
+        return 0
+    if start > indices[0]:
         raise ValueError(f"the first tile begins at {start}, behind the first index, {indices[0]}")
     tiles: int = _kernels.count_tiles(indices, start)
     return tiles
@@ -640,7 +643,7 @@ def _check_code(words: Words, count: int, start: int, span: int, index_dtype: np
 
 
 def _check_range(start: int, span: int, index_dtype: np.dtype[Any]) -> int:
-    """Where the range ends.  At 2^63 at the latest: so far, the kernels need no care about overflow."""
+    """Where the range ends.  At 2^63 at the latest: up to there the kernels need not mind overflow."""
     stop = _not_negative(start, "start") + _not_negative(span, "span")
     _index_dtype(index_dtype, stop)
     if stop > 2**63:
