@@ -58,7 +58,7 @@ constexpr int largest_level(int bits) { return spare_code(bits) - 1; }
 [[gnu::always_inline]] inline void encode(const float* values, const std::uint32_t* words, std::size_t n, float scale,
                                           int bits, std::uint8_t* codes) {
   const float s = static_cast<float>(largest_level(bits));
-  const float divisor = scale == 0 ? 1 : scale;  // then all finite values are zero
+  const float divisor = scale == 0 ? 1 : scale;  // then all finite values are zero, but 0 / 0 is no number
   for (std::size_t j = 0; j < n; ++j) {
     const float q = bits_as<float>(finite_magnitude(values[j])) / divisor * s;
     const int lower = static_cast<int>(q);
