@@ -1,7 +1,7 @@
 // philox.h: a random word for each position, whatever was drawn before.
 //
-// Philox2x32-10 is a bijection of 64-bit counters for each 32-bit key; ten rounds of one multiplication make it pass the
-// usual tests of random numbers.  As nothing depends on an earlier draw, words are made in any order, and many at once.
+// Philox2x32-10 scrambles a 64-bit counter under a 32-bit key, by ten rounds of one multiplication.  As nothing depends
+// on an earlier draw, words are made in any order, and many at once.
 // Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3.  SC'11.
 #pragma once
 #include <cstddef>
@@ -48,9 +48,9 @@ struct ScalarWords {
 
 #ifdef SPARSEWIRE_X86
 
-// A counter per 64-bit lane.  Only the lower half of a lane matters, to the multiplication and to the result; so neither
-// half has to be masked out of a product, and a round is four instructions.  Each waits for the one before: four vectors
-// in turns fill that time, which is half again as fast.
+// A counter per 64-bit lane.  Only the lower half of a lane matters, to the multiplication and to the result: so no half
+// has to be masked out of a product, and a round is four instructions.  Each waits for the one before; four vectors in
+// turns fill that time, and take a third less of it.
 
 constexpr int in_turns = 4;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "dispatch.h"
@@ -12,8 +13,9 @@ namespace {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "codes are packed by shifting words of them");
 
-// Values are done in blocks that stay in the cache: random words, then codes of a byte each, then packed bytes.  `Words`
-// brings the instruction set for the words; the other loops are vectorised for the target that they are inlined into.
+// Values are done in blocks that stay in the cache: random words, then codes of a byte each, then packed bytes.
+// `Words` makes the words with the instructions of one ISA; the other loops are inlined into a function with that
+// target, for which they are then vectorised.
 constexpr std::size_t block = 1024;
 
 // ---- norms
@@ -56,7 +58,7 @@ constexpr int largest_level(int bits) { return spare_code(bits) - 1; }
 [[gnu::always_inline]] inline void encode(const float* values, const std::uint32_t* words, std::size_t n, float scale,
                                           int bits, std::uint8_t* codes) {
   const float s = static_cast<float>(largest_level(bits));
-  const float divisor = scale == 0 ? 1 : scale;  // then all finite values are zero
+  const float divisor = scale == 0 ? 1 : scale;  // then all finite values are zero, but 0 / 0 is no number
   for (std::size_t j = 0; j < n; ++j) {
     const float q = bits_as<float>(finite_magnitude(values[j])) / divisor * s;
     const int lower = static_cast<int>(q);
@@ -82,11 +84,17 @@ constexpr int largest_level(int bits) { return spare_code(bits) - 1; }
 // ---- codes to packed bytes and back: what shares a byte comes as one word
 
 template <int bits>
-using CodesOfByte = std::conditional_t<bits == 8, std::uint8_t, std::conditional_t<bits == 4, std::uint16_t, std::uint32_t>>;
+struct CodesOfByte {
+  using type = typename UnsignedOf<8 / bits>::type;
+};
+template <>
+struct CodesOfByte<8> {
+  using type = std::uint8_t;
+};
 
 template <int bits>
 [[gnu::always_inline]] inline void pack_each(const std::uint8_t* codes, std::size_t bytes, std::uint8_t* out) {
-  using Word = CodesOfByte<bits>;
+  using Word = typename CodesOfByte<bits>::type;
   for (std::size_t i = 0; i < bytes; ++i) {
     Word word;
     std::memcpy(&word, codes + i * sizeof word, sizeof word);
@@ -98,7 +106,7 @@ template <int bits>
 
 template <int bits>
 [[gnu::always_inline]] inline void unpack_each(const std::uint8_t* packed, std::size_t bytes, std::uint8_t* codes) {
-  using Word = CodesOfByte<bits>;
+  using Word = typename CodesOfByte<bits>::type;
   constexpr auto code_in_each_byte = static_cast<Word>(0x0101'0101u * ((1u << bits) - 1));
   for (std::size_t i = 0; i < bytes; ++i) {
     std::uint32_t spread = 0;
@@ -114,7 +122,8 @@ template <int bits>
   if (bits == 8) pack_each<8>(codes, bytes, out);
 }
 
-[[gnu::always_inline]] inline void unpack(const std::uint8_t* packed, std::size_t bytes, int bits, std::uint8_t* codes) {
+[[gnu::always_inline]] inline void unpack(const std::uint8_t* packed, std::size_t bytes, int bits,
+                                          std::uint8_t* codes) {
   if (bits == 2) unpack_each<2>(packed, bytes, codes);
   if (bits == 4) unpack_each<4>(packed, bytes, codes);
   if (bits == 8) unpack_each<8>(packed, bytes, codes);
@@ -139,13 +148,14 @@ template <class Words, class Positions>
 [[gnu::always_inline]] inline void quantize_blocks(const float* values, std::size_t n, Positions positions,
                                                    std::uint32_t key, Format format, Norm norm, float* scales,
                                                    std::uint8_t* packed) {
-  const auto [bits, bucket] = format;
+  const int bits = format.bits;
+  const std::size_t bucket = format.bucket;
   std::uint32_t words[block];
   std::uint8_t codes[block];
   for (std::size_t begin = 0; begin < n; begin += block) {
     const std::size_t count = std::min(block, n - begin);
     Words::fill(words, positions + begin, count, key);
-    for_each_piece(begin, begin + count, bucket, [&, bits = bits, bucket = bucket](std::size_t from, std::size_t to) {
+    for_each_piece(begin, begin + count, bucket, [&](std::size_t from, std::size_t to) {
       float& scale = scales[from / bucket];
       if (from % bucket == 0) {
         const std::size_t size = std::min(bucket, n - from);
@@ -160,12 +170,13 @@ template <class Words, class Positions>
 
 [[gnu::always_inline]] inline void dequantize_blocks(const float* scales, const std::uint8_t* packed, std::size_t n,
                                                      Format format, float* out) {
-  const auto [bits, bucket] = format;
+  const int bits = format.bits;
+  const std::size_t bucket = format.bucket;
   std::uint8_t codes[block];
   for (std::size_t begin = 0; begin < n; begin += block) {
     const std::size_t count = std::min(block, n - begin);
     unpack(packed + packed_bytes(begin, bits), packed_bytes(count, bits), bits, codes);
-    for_each_piece(begin, begin + count, bucket, [&, bits = bits, bucket = bucket](std::size_t from, std::size_t to) {
+    for_each_piece(begin, begin + count, bucket, [&](std::size_t from, std::size_t to) {
       decode(codes + (from - begin), to - from, scales[from / bucket], bits, out + from);
     });
   }

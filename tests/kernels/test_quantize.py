@@ -200,6 +200,30 @@ def test_a_two_norm_beyond_float32_is_the_largest_float32(isa, bits):
         check(np.full(50, TINIEST, np.float32), bits, 0, 0, 1024, "2")
 
 
+def norms_on_the_fence(count):
+    """Buckets of 16 whose 2-norm lies within 1e-16 of the middle between two float32 numbers.
+
+    There the order of the additions decides to which side it falls.
+    """
+    rng = np.random.default_rng(31)
+    middle = 1 + (2 * rng.integers(0, 2**22, count) + 1) / 2**24
+    rest = middle**2 + middle / 2**52  # where the root begins to be above the middle
+    x = np.zeros((count, 16), np.float32)
+    for lane in range(16):
+        share = rng.uniform(0.1, 0.5, count) if lane < 8 else 1
+        x[:, lane] = np.sqrt(np.maximum(rest * share, 0))
+        rest -= np.square(x[:, lane], dtype=np.float64)
+    return rng.permuted(x, axis=1).reshape(-1)
+
+
+@each_isa
+def test_squares_are_added_in_the_order_of_the_definition(isa):
+    x = norms_on_the_fence(500)
+    with kernels.use_isa(isa):
+        scales, _ = kernels.quantize(x, 4, bucket=16, norm="2")
+    assert scales.tolist() == [scale_of(bucket, "2") for bucket in x.reshape(-1, 16).tolist()]
+
+
 @each_isa
 @each_width
 @given(data=st.data(), scales=values(float32, 3), shift=shifts)

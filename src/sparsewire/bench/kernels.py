@@ -64,9 +64,14 @@ def _cases() -> list[Case]:
     runs = [_random_run(rng) for _ in range(8)]
     k = int(DENSITY * LENGTH)
     long_run = np.arange(LENGTH, dtype=np.uint32)
+    halves = kernels.narrow(gradient, np.float16)
+    scales, codes = kernels.quantize(gradient, 4)
 
     def select() -> object:
         return kernels.accumulate_select(residual, next(signed), TOP_PERCENT)
+
+    def quantize(positions: npt.NDArray[np.uint32] | int) -> object:
+        return kernels.dequantize(*kernels.quantize(gradient, 4, positions=positions), LENGTH, 4)
 
     def merge(count: int) -> Case:
         entries = sum(len(indices) for indices, _ in runs[:count])
@@ -106,6 +111,13 @@ def _cases() -> list[Case]:
         Case("checksum", lambda: kernels.checksum(gradient), LENGTH, 1.0),
         *coding("elias_fano", DENSITY, bar=400e6),
         *coding("bitmap", 0.3),
+        Case("narrow to float16", lambda: kernels.narrow(gradient, np.float16), LENGTH, 1.0),
+        Case("widen from float16", lambda: kernels.widen(halves), LENGTH, 1.0),
+        Case("quantize to 4 bits", lambda: kernels.quantize(gradient, 4), LENGTH, 1.0, LENGTH),
+        Case("dequantize", lambda: kernels.dequantize(scales, codes, LENGTH, 4), LENGTH, 1.0, LENGTH),
+        # 1 GB of float32 values per second, there and back.
+        Case("quantize + dequantize", lambda: quantize(0), LENGTH, 1.0, LENGTH, 250e6),
+        Case("the same at indices", lambda: quantize(long_run), LENGTH, 1.0, LENGTH, 250e6),
     ]
 
 
