@@ -71,7 +71,7 @@ $(VENV)/.both-mpis: $(VENV)/.tested
 	@touch $@
 
 # The last line: where the build fails, pip installs without compiled kernels and is content.
-$(SANITIZED)/.installed: $(VENV)/.tested $(SOURCES)
+$(SANITIZED)/.installed: $(VENV)/.tested
 	@echo "Building the kernels with sanitizers ..."
 	$(call inner_environment,$(SANITIZED))
 	@CXX=$(CXX) SKBUILD_BUILD_DIR=build/sanitized SKBUILD_CMAKE_BUILD_TYPE=Debug SKBUILD_CMAKE_DEFINE=SPARSEWIRE_SANITIZE=ON \
