@@ -3,8 +3,8 @@
     python fuzz/fuzz_wire_decode.py [inputs [seed]]
 
 Random bytes alone never pass the magic number, so most inputs are valid messages with damage: flipped bytes,
-cut ends, spliced halves, changed header fields.  In half of them all checksums are made right again, so that
-the damage is found by whoever reads the field or the word, as if a broken but sincere peer had sent it.
+cut ends, spliced halves, changed header fields.  In most of them all checksums are made right again, so that
+the damage is left to whoever reads the field or the word, as if a broken but sincere peer had sent it.
 
 Whatever decodes is valid, comes back if it is sent again, and is the same for every version of the kernels,
 which take turns.  Prints its seed; the same seed gives the same inputs.
@@ -17,6 +17,7 @@ import random
 import struct
 import sys
 import time
+import warnings
 import zlib
 
 import numpy as np
@@ -79,20 +80,25 @@ def _support(chance: random.Random, length: int) -> set[int]:
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
     changed = bytearray(data)
+    damages, share_mended = chance.choice([(ANYWHERE, 0.5), (IN_THE_PAYLOAD, 1.0)])
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
-        chance.choice(DAMAGES)(chance, changed)
-    if chance.random() < 0.5:
+        chance.choice(damages)(chance, changed)
+    if chance.random() < share_mended:
         mend_checksums(changed)
     return bytes(changed)
 
 
-def _flip_bit(chance: random.Random, data: bytearray) -> None:
-    if data:
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+def _flip_bit(chance: random.Random, data: bytearray, begin: int = 0) -> None:
+    if len(data) > begin:
+        data[chance.randrange(begin, len(data))] ^= 1 << chance.randrange(8)
+
+
+def _flip_bit_of_the_payload(chance: random.Random, data: bytearray) -> None:
+    _flip_bit(chance, data, HEADER_BYTES)
 
 
 def _replace_word(chance: random.Random, data: bytearray) -> None:
-    """In the payload, most of which is words."""
+    """Of the payload, most of which is words."""
     if len(data) >= HEADER_BYTES + 8:
         at = chance.randrange(HEADER_BYTES, len(data) - 7, 8)
         struct.pack_into("<Q", data, at, _number(chance))
@@ -126,7 +132,8 @@ def _number(chance: random.Random) -> int:
     return chance.choice([*INTERESTING, chance.getrandbits(64)])
 
 
-DAMAGES = [_flip_bit, _replace_word, _cut, _append, _splice, _change_field, _change_field]
+ANYWHERE = [_flip_bit, _cut, _append, _splice, _change_field]
+IN_THE_PAYLOAD = [_flip_bit_of_the_payload, _replace_word]
 FIELDS = [(5, "<B"), (6, "<B"), (7, "<B"), (96, "<I"), (100, "<I"), (104, "<I")]
 FIELDS += [(offset, "<Q") for offset in range(56, 96, 8)]
 
@@ -198,6 +205,7 @@ def is_valid(piece: SparseVector) -> bool:
 
 def main(inputs: int, seed: int) -> None:
     isas = kernels.available_isas()
+    warnings.simplefilter("error")
     print(f"seed {seed}, {inputs:,} inputs, kernels {', '.join(isas)}", flush=True)
     chance = random.Random(seed)
     tried = decoded = 0

@@ -55,7 +55,7 @@ VECTORS = {
     "dense_awkward_values": ("dense", dense(AWKWARD)),
     "elias_fano": ("elias_fano", sparse([100, 103, 250, 251, 600, 898, 899], 1000, 100, 900)),
     "elias_fano_low_bits_across_words": ("elias_fano", sparse((j * j + j for j in range(60)), 3600)),
-    "elias_fano_all_at_the_end": ("elias_fano", sparse(range(4000, 4096, 5), 4096)),
+    "elias_fano_all_at_the_end": ("elias_fano", sparse(range(2**20 - 1271, 2**20, 70), 2**20)),
     "elias_fano_u64": ("elias_fano", sparse([*(j * (2**34 + 77) for j in range(60)), 2**40 - 1], 2**40)),
     "bitmap": ("bitmap", sparse((j for j in range(64, 203) if j % 3), 210, 64, 203)),
     "bitmap_whole_words": ("bitmap", sparse((j for j in range(128) if j % 5), 128)),
