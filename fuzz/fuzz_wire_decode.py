@@ -171,14 +171,14 @@ def check(data: bytes) -> bool:
         envelope, payload, _ = wire.decode(own)
     except WireError:
         return False
+    for piece in payload if isinstance(payload, list) else [payload]:
+        assert isinstance(piece, Abort) or is_valid(piece)
     again = as_bytes(payload, envelope)
     assert len(again) == wire.size(payload)
     assert same(wire.decode(again).payload, payload)
     for isa in kernels.available_isas():
         with kernels.use_isa(isa):
             assert same(wire.decode(own).payload, payload)
-    for piece in payload if isinstance(payload, list) else [payload]:
-        assert isinstance(piece, Abort) or is_valid(piece)
     return True
 
 
