@@ -5,10 +5,16 @@ BIN      := $(VENV)/bin
 PIP      := $(BIN)/python -m pip --disable-pip-version-check
 OPEN_MPI := $(VENV)/openmpi
 
+# The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, and Python with them.  The runtime must be loaded
+# first, and beside it the library of C++ exceptions.  What Python itself never frees is no leak of ours.
+SANITIZED        := $(VENV)/sanitized
+SANITIZED_PYTHON  = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+  ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python
+
 # What the compiled package is made from; Python files are used in place.
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp)
 
-.PHONY: install demo test test-full bench lint clean
+.PHONY: install demo test test-full sanitized bench lint clean
 
 install: $(VENV)/.installed          ## the library alone, in .venv
 
@@ -18,9 +24,12 @@ demo: $(VENV)/.installed             ## four real ranks, sparse against dense, i
 test: $(VENV)/.both-mpis             ## everything that must pass
 	$(BIN)/python -m pytest
 
-test-full: $(VENV)/.both-mpis        ## thousands of random examples more
+test-full: $(VENV)/.both-mpis sanitized  ## thousands of random examples more, and the sanitizers
 	SPARSEWIRE_PROFILE=nightly $(BIN)/python -m pytest
-	$(BIN)/python fuzz/fuzz_wire_decode.py
+	$(SANITIZED_PYTHON) -m pytest tests/kernels
+	$(SANITIZED_PYTHON) fuzz/fuzz_wire_decode.py 1000000
+
+sanitized: $(SANITIZED)/.installed   ## kernels that stop at the first access outside an array, in .venv/sanitized
 
 bench: $(VENV)/.tested               ## the figures of the README, into benchmarks/ (root on Linux: emulated network)
 	benchmarks/run $(BIN)/sparsewire
@@ -46,13 +55,27 @@ $(VENV)/.tested: $(VENV)/.installed
 	@$(PIP) install --quiet --editable '.[test]'
 	@touch $@
 
-# One environment holds one MPI.  MPICH is in .venv; Open MPI gets one inside, which shares every other package.
+# An environment inside .venv, which shares every package that it does not hold itself.
+define inner_environment
+@$(BIN)/python -m venv --without-pip $(1)
+@packages=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
+  && cd $(1)/lib/python3*/site-packages \
+  && echo "import site; site.addsitedir('$$packages')" > shared.pth
+endef
+
+# One environment holds one MPI.  MPICH is in .venv, Open MPI gets its own.
 $(VENV)/.both-mpis: $(VENV)/.tested
-	@$(BIN)/python -m venv --without-pip $(OPEN_MPI)
+	$(call inner_environment,$(OPEN_MPI))
 	@$(PIP) install --quiet --prefix $(OPEN_MPI) 'openmpi>=5'
-	@packages=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
-	  && cd $(OPEN_MPI)/lib/python3*/site-packages \
-	  && echo "import site; site.addsitedir('$$packages')" > shared.pth
+	@touch $@
+
+# The last line: where the build fails, pip installs without compiled kernels and is content.
+$(SANITIZED)/.installed: $(VENV)/.tested
+	@echo "Building the kernels with sanitizers ..."
+	$(call inner_environment,$(SANITIZED))
+	@CXX=$(CXX) SKBUILD_BUILD_DIR=build/sanitized SKBUILD_CMAKE_BUILD_TYPE=Debug SKBUILD_CMAKE_DEFINE=SPARSEWIRE_SANITIZE=ON \
+	  $(PIP) install --quiet --no-deps --ignore-installed --prefix $(SANITIZED) --editable .
+	@$(SANITIZED_PYTHON) -c "from sparsewire.kernels import _compiled as c; assert '/sanitized/' in c.__file__, c"
 	@touch $@
 
 $(VENV)/.linted: $(VENV)/.tested

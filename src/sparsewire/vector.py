@@ -415,7 +415,13 @@ def _checked_values(values: npt.ArrayLike) -> Array:
         raise InputError(f"values have shape {array.shape}; a vector has one dimension: use .ravel()")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    return np.ascontiguousarray(array)
+    return _in_row(array, array.dtype)
+
+
+def _in_row(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Contiguous and aligned, as kernels want it; a copy only where it must be."""
+    array = np.ascontiguousarray(array, dtype)
+    return array if array.flags.aligned else array.copy()
 
 
 def _checked_indices(indices: npt.ArrayLike, length: int, nnz: int) -> Array:
@@ -435,7 +441,7 @@ def _checked_indices(indices: npt.ArrayLike, length: int, nnz: int) -> Array:
     wanted = index_dtype(length)
     if array.dtype.itemsize > wanted.itemsize and nnz and array.max() >= length:
         _refuse(array, int(np.argmax(array >= length)), length)  # before the cast to u32 could hide it
-    array = np.ascontiguousarray(array, dtype=wanted)
+    array = _in_row(array, wanted)
     position = kernels.first_invalid(array, 0, length)
     if position >= 0:
         _refuse(array, position, length)

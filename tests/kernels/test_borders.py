@@ -10,9 +10,17 @@ X = np.ones(8, np.float32)
 I = np.arange(8, dtype=np.uint32)  # noqa: E741  (I and X: indices and values)
 BYTES = np.zeros(4, np.uint8)
 
+
+def between_elements(array):
+    """The same numbers at an address where no element of that dtype may lie."""
+    return np.frombuffer(b"." + array.tobytes(), np.uint8)[1:].view(array.dtype)
+
+
 WRONG_TYPES = {
     "strided values": lambda: kernels.select(X[::2], 0),
     "strided indices": lambda: kernels.first_invalid(I[::2], 0, 9),
+    "misaligned values": lambda: kernels.select(between_elements(X), 0),
+    "misaligned indices": lambda: kernels.first_invalid(between_elements(I), 0, 9),
     "two dimensions": lambda: kernels.select(X.reshape(2, 4), 0),
     "a list": lambda: kernels.select([1.0, 2.0], 0),
     "complex values": lambda: kernels.dense_to_sparse(X.astype(np.complex64)),

@@ -77,6 +77,15 @@ def test_constructor_accepts_strided_and_read_only_arrays():
     assert SparseVector(20, indices, values).to_dense()[16] == 8
 
 
+def test_constructor_copies_arrays_that_lie_between_elements():
+    indices, values = np.array([1, 4], np.uint32), np.array([2.5, -1], np.float32)
+    shifted = [np.frombuffer(b"." + a.tobytes(), np.uint8)[1:].view(a.dtype) for a in (indices, values)]
+    vector = SparseVector(6, *shifted)
+    assert vector.indices.flags.aligned
+    assert vector.values.flags.aligned
+    assert vector.to_dense().tolist() == [0, 2.5, 0, 0, -1, 0]
+
+
 # -- what is refused -----------------------------------------------------------------------------
 
 

@@ -12,9 +12,9 @@
     quantize            float32 to 2, 4 or 8 bits, rounded at random (QSGD); dequantize: back
     encode_elias_fano   indices as few bits; encode_bitmap, encode_tiles: where many or clustered; decode_...
 
-Arrays are one-dimensional and contiguous; nothing is ever copied silently, so a strided array or another
-dtype is a TypeError.  Indices are uint32 or uint64; values float32, float64, float16, bfloat16 (ml_dtypes'),
-int32 or int64.  Integers wrap around.  Half types are added in float32 and rounded once.
+Arrays are one-dimensional, contiguous and aligned; nothing is ever copied silently, so a strided array or
+another dtype is a TypeError.  Indices are uint32 or uint64; values float32, float64, float16, bfloat16
+(ml_dtypes'), int32 or int64.  Integers wrap around.  Half types are added in float32 and rounded once.
 
 Versions are named "reference" (numpy), "scalar", "avx2" and "avx512"; all return the same bits, except for
 the payload of a NaN.  SPARSEWIRE_ISA forces one at import.
@@ -545,9 +545,11 @@ def _check_indices(array: Indices, name: str) -> None:
 def _check_array(array: npt.NDArray[Any], name: str) -> None:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} must be a numpy array, not {type(array).__name__}")
-    if array.ndim != 1 or not array.flags.c_contiguous:
+    flags = array.flags
+    if array.ndim != 1 or not (flags.c_contiguous and flags.aligned):
         raise TypeError(
-            f"{name} must be one-dimensional and contiguous: shape {array.shape}, strides {array.strides}"
+            f"{name} must be one-dimensional, contiguous and aligned: "
+            f"shape {array.shape}, strides {array.strides}, address {array.ctypes.data:#x}"
         )
 
 
