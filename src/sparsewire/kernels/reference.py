@@ -129,6 +129,7 @@ def narrow(values: Values, out: Values) -> None:
     out[:] = values.astype(out.dtype)
 
 
+@_quiet
 def widen(values: Values, out: Values) -> None:
     out[:] = values
 
