@@ -4,6 +4,8 @@
 #include <limits>
 #include <memory>
 
+#include "dispatch.h"
+
 namespace sparsewire {
 namespace {
 
@@ -134,14 +136,26 @@ std::size_t merge_two(const Run<I, V>& a, const Run<I, V>& b, I* out_indices, V*
 // ---- more runs: window after window of 4096 indices, each run in turn adds its entries of the window to a dense row
 // of sums (or maxima) and marks them in a bitmap, from which the window's entries are then read in order.  4096 = 64 x 64, so that
 // the bitmap's summary is one register; sums and bitmap stay in the first-level cache.  A window that no run touches is
-// never visited: the next one begins where the smallest remaining index lies.
+// never visited: the next one begins where the smallest remaining index lies.  All of it is inlined into a function for
+// each ISA: AVX2 has no part in it, but comes with instructions that count and find bits.
+
+// Writes the places of the bits, in order, and gives their number.  Four are written whatever it is: a loop that ends
+// with the bits would be mispredicted for every word.
+[[gnu::always_inline]] inline std::size_t list_bits(std::uint64_t bits, std::size_t base, std::uint16_t* places) {
+  const std::size_t count = static_cast<std::size_t>(__builtin_popcountll(bits));
+  for (std::size_t written = 0; written < count; written += 4) {
+    for (std::size_t k = written; k < written + 4; ++k, bits &= bits - 1)
+      places[k] = static_cast<std::uint16_t>(base + __builtin_ctzll(bits | std::uint64_t{1} << 63));
+  }
+  return count;
+}
 
 template <class Op, class I, class V>
 class Windows {
  public:
   Windows() { std::fill(sums_, sums_ + width, Op::template start<V>); }
 
-  std::size_t merge(std::vector<Run<I, V>>& runs, I* out_indices, V* out_values) {
+  [[gnu::always_inline]] inline std::size_t merge(std::vector<Run<I, V>>& runs, I* out_indices, V* out_values) {
     const std::size_t all = runs.size();
     std::size_t count = 0;
     while (drop_finished(runs)) {
@@ -169,7 +183,7 @@ class Windows {
   }
 
   // Adds the run's entries of the window that begins at `start`, and moves the run past them.
-  std::uint64_t add(Run<I, V>& run, I start) {
+  [[gnu::always_inline]] inline std::uint64_t add(Run<I, V>& run, I start) {
     std::uint64_t touched_words = 0;
     std::size_t j = 0;
     for (; j < run.size && run.indices[j] - start < width; ++j) {
@@ -186,34 +200,69 @@ class Windows {
   }
 
   // Writes the touched places as entries and leaves the window clean for its next use.
-  std::size_t emit(std::uint64_t touched_words, I start, std::size_t all, I* out_indices, V* out_values,
-                   std::size_t count) {
+  [[gnu::always_inline]] inline std::size_t emit(std::uint64_t touched_words, I start, std::size_t all,
+                                                 I* out_indices, V* out_values, std::size_t count) {
+    std::size_t found = 0;
     for (; touched_words != 0; touched_words &= touched_words - 1) {
       const int word = __builtin_ctzll(touched_words);
-      for (std::uint64_t bits = touched_[word]; bits != 0; bits &= bits - 1) {
-        const std::size_t place = 64 * word + __builtin_ctzll(bits);
-        out_indices[count] = start + static_cast<I>(place);
-        if constexpr (!Op::absent_is_neutral) {
-          if (runs_with_[place] < all) sums_[place] = Op::combine(sums_[place], Sum<V>(0));
-          runs_with_[place] = 0;
-        }
-        out_values[count++] = narrow<V>(Op::finished(sums_[place]));
-        sums_[place] = Op::template start<V>;
-      }
+      found += list_bits(touched_[word], 64 * word, places_ + found);
       touched_[word] = 0;
     }
-    return count;
+    for (std::size_t k = 0; k < found; ++k) {
+      const std::size_t place = places_[k];
+      out_indices[count + k] = start + static_cast<I>(place);
+      if constexpr (!Op::absent_is_neutral) {
+        if (runs_with_[place] < all) sums_[place] = Op::combine(sums_[place], Sum<V>(0));
+        runs_with_[place] = 0;
+      }
+      out_values[count + k] = narrow<V>(Op::finished(sums_[place]));
+      sums_[place] = Op::template start<V>;
+    }
+    return count + found;
   }
 
   Sum<V> sums_[width];
   std::uint64_t touched_[width / 64] = {};
   std::uint32_t runs_with_[Op::absent_is_neutral ? 1 : width] = {};
+  std::uint16_t places_[width + 3];  // that were touched, and what list_bits writes beyond
 };
+
+namespace scalar {
+
+template <class Op, class I, class V>
+std::size_t merge_windows(std::vector<Run<I, V>>& runs, I* out_indices, V* out_values) {
+  return std::make_unique<Windows<Op, I, V>>()->merge(runs, out_indices, out_values);
+}
+
+}  // namespace scalar
+
+#ifdef SPARSEWIRE_X86
+
+namespace avx2 {
+
+template <class Op, class I, class V>
+SPARSEWIRE_AVX2 std::size_t merge_windows(std::vector<Run<I, V>>& runs, I* out_indices, V* out_values) {
+  return std::make_unique<Windows<Op, I, V>>()->merge(runs, out_indices, out_values);
+}
+
+}  // namespace avx2
+
+template <class Op, class I, class V>
+constexpr Version<decltype(scalar::merge_windows<Op, I, V>)> windows_versions[] = {
+    {Isa::scalar, scalar::merge_windows<Op, I, V>}, {Isa::avx2, avx2::merge_windows<Op, I, V>}};
+
+#else
+
+template <class Op, class I, class V>
+constexpr Version<decltype(scalar::merge_windows<Op, I, V>)> windows_versions[] = {
+    {Isa::scalar, scalar::merge_windows<Op, I, V>}};
+
+#endif
 
 template <class Op, class I, class V>
 std::size_t merge_with(std::vector<Run<I, V>>& runs, I* out_indices, V* out_values) {
   if (runs.size() == 2) return merge_two<Op>(runs[0], runs[1], out_indices, out_values);
-  return std::make_unique<Windows<Op, I, V>>()->merge(runs, out_indices, out_values);
+  return pick(windows_versions<Op, I, V>)(runs, out_indices, out_values);
 }
 
 }  // namespace
