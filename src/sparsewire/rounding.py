@@ -105,7 +105,7 @@ class Rounding(Exact):
 
 def rounded(piece: SparseVector, precision: Precision, place: Place) -> SparseVector:
     """The piece with rounded values."""
-    with np.errstate(over="ignore"):  # a float64 may be too large for a float32
+    with np.errstate(over="ignore", invalid="ignore"):  # a float64 may be too large, or a NaN that signals
         values = piece.values.astype(np.float32, copy=False)
     positions = piece.start if piece.indices is None else piece.indices
     data = precision.pack(values, positions, place)

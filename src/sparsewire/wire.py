@@ -231,8 +231,10 @@ def _header(
 
 
 def decode(data: Any) -> Message:
-    """The one message that a buffer holds; its arrays are views of the buffer."""
+    """The one message that a buffer holds; its arrays are views of the buffer, if that is aligned."""
     source = np.frombuffer(data, np.uint8)
+    if source.__array_interface__["data"][0] % 8:
+        source = source.copy()
     reader, at = _Reader(), 0
     while not reader.done:
         frame = reader.header(source[at : at + HEADER_BYTES].tobytes())
@@ -347,7 +349,8 @@ class _Header(NamedTuple):
         indices = None if self.form == DENSE else self._indices(index_part)
         if self.precision is None:
             return SparseVector.piece(*self._range, indices, value_part.view(self.dtype))
-        values = self.precision.unpack(value_part, self.nnz).astype(self.dtype, copy=False)
+        with np.errstate(invalid="ignore"):  # a NaN among them may be one that signals
+            values = self.precision.unpack(value_part, self.nnz).astype(self.dtype, copy=False)
         piece = SparseVector.piece(*self._range, indices, values)
         piece.packed = Packed(self.precision, value_part)
         return piece
@@ -364,8 +367,6 @@ class _Header(NamedTuple):
                 return indices
             raise WireError(f"index {bad} of the frame is out of order or out of [{self.start}, {self.stop})")
         words = part.view(np.uint64)
-        if not words.flags.aligned:
-            words = words.copy()
         decoded = support.decode(self.form, words, self.nnz, self.start, self.stop, kind)
         if decoded is None:
             raise WireError(f"the frame does not code {self.nnz} indices in [{self.start}, {self.stop})")

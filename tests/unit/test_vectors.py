@@ -1,4 +1,4 @@
-"""The wire format as three tell it: the library, a reader that shares no code with it, and committed vectors."""
+"""The wire format as three tell it: the library, a reader that shares no code with it, and vectors."""
 
 import json
 
@@ -8,13 +8,13 @@ import pytest
 import reader
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import SPECIAL, floats, sparse_vectors
 
 from sparsewire import kernels, wire
 from sparsewire.precision import QSGD, HalfFloat
 from sparsewire.rounding import rounded
 from sparsewire.vector import VALUE_DTYPES, SparseVector
 from sparsewire.wire import Call, Envelope
+from strategies import SPECIAL, floats, sparse_vectors
 
 COMMITTED = {path.stem: json.loads(path.read_text()) for path in make.FOLDER.glob("*.json")}
 
@@ -46,9 +46,8 @@ def meanings(payload, envelope):
 
 def test_vectors_are_those_that_make_writes():
     """If this fails, the format has changed: raise wire.VERSION, then run tests/vectors/make.py."""
-    assert COMMITTED == {
-        name: json.loads(json.dumps(make.vector(sent))) for name, sent in make.VECTORS.items()
-    }
+    made = {name: json.loads(json.dumps(make.vector(sent))) for name, sent in make.VECTORS.items()}
+    assert made == COMMITTED
 
 
 def test_vectors_cover_the_format():
@@ -71,6 +70,14 @@ def test_the_reader_finds_what_a_vector_means(name):
 def test_the_library_finds_what_a_vector_means(name, isa):
     with kernels.use_isa(isa):
         message = wire.decode(bytes.fromhex(COMMITTED[name]["message"]))
+    assert meanings(message.payload, message.envelope) == without_form(COMMITTED[name]["frames"])
+
+
+@each_vector
+@pytest.mark.parametrize("shift", [1, 4])
+def test_a_message_may_lie_at_any_address(name, shift):
+    data = memoryview(bytes(shift) + bytes.fromhex(COMMITTED[name]["message"]))[shift:]
+    message = wire.decode(data)
     assert meanings(message.payload, message.envelope) == without_form(COMMITTED[name]["frames"])
 
 

@@ -82,6 +82,25 @@ def test_a_dense_piece_in_few_bits_comes_back():
     assert len(frame) == wire.HEADER_BYTES + -(-(4 * 215 + 375) // 8) * 8
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_any_sixteen_bits_are_a_value(precision, dtype):
+    """NaN that signals among them, which numpy would warn of."""
+    sent = rounded(SparseVector.from_dense(np.zeros(2**16, dtype)), PRECISIONS[precision], (0, 0, 0))
+    bits = sent.packed.data.view(np.uint16)
+    bits[:] = np.arange(2**16)
+    with np.errstate(invalid="ignore"):
+        expected = bits.view(value_dtype(precision)).astype(dtype)
+    np.testing.assert_array_equal(wire.decode(as_bytes(sent)).payload.values, expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_nan_that_signals_is_rounded_to_nan(precision):
+    signalling = np.array([0x7FF0_0000_2000_0000], np.uint64).view(np.float64)
+    sent = rounded(SparseVector.from_dense(signalling), PRECISIONS[precision], (0, 0, 0))
+    assert np.isnan(wire.decode(as_bytes(sent)).payload.values).all()
+
+
 def test_where_coding_costs_more_than_it_saves_indices_travel_as_they_are():
     sent = coded(ELIAS_FANO)
     assert len(as_bytes(sent, price=4.0)) == wire.HEADER_BYTES + sent.nbytes
