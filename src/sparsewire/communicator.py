@@ -357,7 +357,7 @@ class Communicator:
         self._check_root(root)
         if x is None and self.rank == root:
             raise InputError("the root of a broadcast has to give something; it gave None")
-        vector, restore = (SparseVector.empty(0), _as_is) if x is None else from_any(x)
+        vector, restore = (SparseVector.empty(0), SparseVector.decoded) if x is None else from_any(x)
         given = vector.smaller()
 
         def finish(sent: SparseVector) -> _Finished:
@@ -602,10 +602,6 @@ def _reduction(op: str, vector: SparseVector) -> Reduction:
     if vector.dtype.kind == "i":
         raise InputError(f"the mean of {vector.dtype.name} values is no integer; use a float dtype")
     return SUM
-
-
-def _as_is(vector: SparseVector) -> SparseVector:
-    return vector
 
 
 def _density(vector: SparseVector) -> float:

@@ -42,8 +42,8 @@ class Precision(Protocol):
     def pack(self, values: Array, positions: Array | int, place: Place) -> Array:
         """Round float32 values to bytes; a number as ``positions`` is that of the first of a row."""
 
-    def unpack(self, data: Array, count: int) -> Array:
-        """The rounded values, as float32, of any bytes."""
+    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
+        """The rounded values, as float32, of any bytes; in ``out``, or in a new array."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class HalfFloat:
     def pack(self, values: Array, positions: Array | int, place: Place) -> Array:
         return kernels.narrow(values, value_dtype(self.name)).view(np.uint8)
 
-    def unpack(self, data: Array, count: int) -> Array:
-        return kernels.widen(data.view(value_dtype(self.name)))
+    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
+        return kernels.widen(data.view(value_dtype(self.name)), out)
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,10 @@ class QSGD:
         )
         return np.concatenate([scales.view(np.uint8), codes])
 
-    def unpack(self, data: Array, count: int) -> Array:
+    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
         scales = 4 * -(-count // self.bucket)
-        return kernels.dequantize(
-            data[:scales].view(np.float32), data[scales:], count, self.bits, self.bucket
-        )
+        numbers, codes = data[:scales].view(np.float32), data[scales:]
+        return kernels.dequantize(numbers, codes, count, self.bits, self.bucket, out)
 
 
 # By name, in the order in which the wire format numbers them.

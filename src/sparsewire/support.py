@@ -106,15 +106,21 @@ def encode(indices: Indices, start: int, stop: int, form: Form) -> Indices:
 
 
 def decode(
-    code: int, words: Words, count: int, start: int, stop: int, dtype: np.dtype[Any]
+    code: int,
+    words: Words,
+    count: int,
+    start: int,
+    stop: int,
+    dtype: np.dtype[Any],
+    out: Indices | None = None,
 ) -> Indices | None:
-    """The indices of which ``encode`` made the words; None if they cannot be."""
+    """The indices that were encoded, in ``out`` or in a new array; None if the words code no such indices."""
     decoders = {
         ELIAS_FANO: kernels.decode_elias_fano,
         BITMAP: kernels.decode_bitmap,
         TILES: kernels.decode_tiles,
     }
-    return decoders[code](words, count, start, stop - start, dtype)
+    return decoders[code](words, count, start, stop - start, dtype, out)
 
 
 def _pays(coded: int, count: int, itemsize: int, price: float) -> bool:

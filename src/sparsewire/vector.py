@@ -217,6 +217,16 @@ class SparseVector:
             return self.as_sparse() if _entry_bytes(self) < self.nbytes else self
         return self.as_dense() if self.nbytes > self.span * self.dtype.itemsize else self
 
+    def decoded(self) -> SparseVector:
+        """The same, with its arrays made: a piece that came over the wire makes them when it is looked at."""
+        return self
+
+    def write_to(self, indices: Array | None, values: Array) -> None:
+        """Put the entries, or the values alone of a dense piece, where they are wanted."""
+        if indices is not None:
+            indices[:] = self.indices
+        values[:] = self.values
+
     def detached(self) -> SparseVector:
         """The piece as a vector of its own: as long as its range, counted from 0."""
         indices = self.indices
@@ -321,14 +331,9 @@ def concat(pieces: Sequence[SparseVector]) -> SparseVector:
     if any(piece.is_dense for piece in pieces):
         room = (last.stop - first.start) * first.dtype.itemsize
         if all(piece.is_dense for piece in pieces) or sum(map(_entry_bytes, pieces)) >= room:
-            work.count(values=last.stop - first.start)
-            dense = _joined([piece.to_dense() for piece in pieces])
-            return SparseVector.piece(first.length, first.start, last.stop, None, dense)
+            return _joined([piece.as_dense() for piece in pieces])
         pieces = [piece.as_sparse() for piece in pieces]
-    work.count(values=sum(piece.nnz for piece in pieces))
-    indices = _joined([piece.indices for piece in pieces if piece.indices is not None])
-    values = _joined([piece.values for piece in pieces])
-    return SparseVector.piece(first.length, first.start, last.stop, indices, values)
+    return _joined(pieces)
 
 
 class RangeSums:
@@ -384,8 +389,18 @@ class RangeSums:
         self._indices, self._values = indices, values
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
-    return np.concatenate(arrays, out=memory.empty(sum(map(len, arrays)), arrays[0].dtype))
+def _joined(pieces: Sequence[SparseVector]) -> SparseVector:
+    """All of them as one; they are all dense or all sparse."""
+    first, last = pieces[0], pieces[-1]
+    count = sum(piece.nnz for piece in pieces)
+    work.count(values=count)
+    indices = None if first.is_dense else memory.empty(count, index_dtype(first.length))
+    values = memory.empty(count, first.dtype)
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + piece.nnz
+        piece.write_to(None if indices is None else indices[begin:end], values[begin:end])
+    return SparseVector.piece(first.length, first.start, last.stop, indices, values)
 
 
 def _entry_bytes(piece: SparseVector) -> int:

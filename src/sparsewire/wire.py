@@ -149,6 +149,8 @@ def size(payload: Payload, price: float = 0.0) -> int:
         return HEADER_BYTES + len(payload.to_json())
     if isinstance(payload, list):
         return sum(size(piece, price) for piece in payload)
+    if isinstance(payload, _Coded):
+        return HEADER_BYTES + payload.frame.payload_bytes
     indices = 0
     if payload.indices is not None:
         indices = support.form(payload.indices, payload.start, payload.stop, price).nbytes
@@ -166,7 +168,7 @@ def encode(payload: Payload, envelope: Envelope, price: float = 0.0) -> list[Any
     if isinstance(payload, Abort):
         text = np.frombuffer(payload.to_json(), np.uint8)
         shape = (len(text), 0, len(text), len(text))
-        return [_header(_Codes(ABORT, 0), envelope, shape, [text], SINGLE), text.data]
+        return [_header(_Codes(ABORT, 0), envelope, shape, kernels.checksum(text), SINGLE), text.data]
     if not payload:
         raise ValueError("a list without pieces cannot be sent; send an empty vector instead")
     buffers: list[Any] = []
@@ -186,6 +188,26 @@ class _Codes(NamedTuple):
 
 
 def _frame(piece: SparseVector, following: int, envelope: Envelope, price: float) -> list[Any]:
+    shape = (piece.length, piece.start, piece.stop, piece.nnz)
+    if isinstance(piece, _Coded):
+        codes, parts, checksum = piece.frame.codes, piece.parts, piece.frame.checksum
+    else:
+        codes, parts = _coded(piece, price)
+        checksum = 0
+        for part in parts:
+            checksum = kernels.checksum(part, checksum)
+    buffers: list[Any] = [_header(codes, envelope, shape, checksum, following)]
+    for part in parts:
+        nbytes = part.nbytes
+        if nbytes:
+            buffers.append(part.view(np.uint8).data)
+        if nbytes % 8:
+            buffers.append(bytes(-nbytes % 8))
+    return buffers
+
+
+def _coded(piece: SparseVector, price: float) -> tuple[_Codes, list[Array]]:
+    """The index part, if there is one, and the value part."""
     form, parts = support.Form(DENSE, 0), []
     if piece.indices is not None:
         form = support.form(piece.indices, piece.start, piece.stop, price)
@@ -195,16 +217,7 @@ def _frame(piece: SparseVector, following: int, envelope: Envelope, price: float
         precision = _PRECISIONS.index(piece.packed.precision.name)
         bucket = getattr(piece.packed.precision, "bucket", 0)
     parts.append(piece.values if piece.packed is None else piece.packed.data)
-    codes = _Codes(form.code, _dtype_code(piece.dtype), precision, form.tiles, bucket)
-    shape = (piece.length, piece.start, piece.stop, piece.nnz)
-    buffers: list[Any] = [_header(codes, envelope, shape, parts, following)]
-    for part in parts:
-        nbytes = part.nbytes
-        if nbytes:
-            buffers.append(part.view(np.uint8).data)
-        if nbytes % 8:
-            buffers.append(bytes(-nbytes % 8))
-    return buffers
+    return _Codes(form.code, _dtype_code(piece.dtype), precision, form.tiles, bucket), parts
 
 
 @functools.cache  # to ask a dtype for its name takes numpy microseconds
@@ -219,11 +232,8 @@ def _dtype(code: int) -> np.dtype[Any]:
 
 
 def _header(
-    codes: _Codes, envelope: Envelope, shape: tuple[int, int, int, int], parts: list[Array], following: int
+    codes: _Codes, envelope: Envelope, shape: tuple[int, int, int, int], checksum: int, following: int
 ) -> bytes:
-    checksum = 0
-    for part in parts:
-        checksum = kernels.checksum(part, checksum)
     written = codes.form, codes.dtype, codes.precision
     rest = checksum, codes.tiles, codes.bucket, following
     fields = _HEADER.pack(MAGIC, VERSION, *written, *envelope, *shape, *rest)
@@ -289,7 +299,7 @@ class _Reader:
 
 
 class _Header(NamedTuple):
-    form: int
+    codes: _Codes
     dtype: np.dtype[Any]
     precision: Precision | None
     envelope: Envelope
@@ -317,7 +327,8 @@ class _Header(NamedTuple):
         if zlib.crc32(fields) != _CRC.unpack_from(data, len(fields))[0]:
             raise WireError("the frame's header is corrupted: its checksum is wrong")
         length, start, stop, nnz = shape
-        _check_codes(_Codes(form, dtype, precision, tiles, bucket), following)
+        codes = _Codes(form, dtype, precision, tiles, bucket)
+        _check_codes(codes, following)
         has_gaps = form not in (DENSE, ABORT)
         if not start <= stop <= length < 2**63 or nnz > stop - start or not (has_gaps or nnz == stop - start):
             raise WireError(f"{nnz} entries in [{start}, {stop}) of {length} in format {form} is impossible")
@@ -328,7 +339,11 @@ class _Header(NamedTuple):
         value_bytes = nnz * kind.itemsize if packing is None else packing.nbytes(nnz)
         envelope = Envelope(number, call)
         where = length, start, stop, nnz
-        return cls(form, kind, packing, envelope, *where, checksum, following, index_bytes, value_bytes)
+        return cls(codes, kind, packing, envelope, *where, checksum, following, index_bytes, value_bytes)
+
+    @property
+    def form(self) -> int:
+        return self.codes.form
 
     @property
     def payload_bytes(self) -> int:
@@ -346,31 +361,93 @@ class _Header(NamedTuple):
             raise WireError("the frame is corrupted: its checksum is wrong")
         if self.form == ABORT:
             return Abort.from_json(value_part.tobytes())
-        indices = None if self.form == DENSE else self._indices(index_part)
-        if self.precision is None:
-            return SparseVector.piece(*self._range, indices, value_part.view(self.dtype))
-        with np.errstate(invalid="ignore"):  # a NaN among them may be one that signals
-            values = self.precision.unpack(value_part, self.nnz).astype(self.dtype, copy=False)
-        piece = SparseVector.piece(*self._range, indices, values)
-        piece.packed = Packed(self.precision, value_part)
-        return piece
+        if self.precision is None and self.form in (COO, DENSE):
+            indices = self._plain_indices(index_part) if self.form == COO else None
+            where = self.length, self.start, self.stop
+            return SparseVector.piece(*where, indices, value_part.view(self.dtype))
+        return _Coded(self, index_part, value_part)
 
-    @property
-    def _range(self) -> tuple[int, int, int]:
-        return self.length, self.start, self.stop
+    def _plain_indices(self, part: Array) -> Array:
+        indices = part.view(index_dtype(self.length))
+        if (bad := kernels.first_invalid(indices, self.start, self.stop)) < 0:
+            return indices
+        raise WireError(f"index {bad} of the frame is out of order or out of [{self.start}, {self.stop})")
 
-    def _indices(self, part: Array) -> Array:
-        kind = index_dtype(self.length)
+    def indices(self, part: Array, out: Array | None = None) -> Array | None:
+        """What the index part says, in ``out`` if that is given; None for a dense piece."""
+        if self.form == DENSE:
+            return None
         if self.form == COO:
-            indices = part.view(kind)
-            if (bad := kernels.first_invalid(indices, self.start, self.stop)) < 0:
-                return indices
-            raise WireError(f"index {bad} of the frame is out of order or out of [{self.start}, {self.stop})")
+            return _moved(self._plain_indices(part), out)
+        dtype = index_dtype(self.length)
         words = part.view(np.uint64)
-        decoded = support.decode(self.form, words, self.nnz, self.start, self.stop, kind)
+        decoded = support.decode(self.form, words, self.nnz, self.start, self.stop, dtype, out)
         if decoded is None:
             raise WireError(f"the frame does not code {self.nnz} indices in [{self.start}, {self.stop})")
         return decoded
+
+    def values(self, part: Array, out: Array | None = None) -> Array:
+        if self.precision is None:
+            return _moved(part.view(self.dtype), out)
+        if self.dtype == np.float32:
+            return self.precision.unpack(part, self.nnz, out)
+        with np.errstate(invalid="ignore"):  # a NaN among them may be one that signals
+            return _moved(self.precision.unpack(part, self.nnz).astype(self.dtype), out)
+
+
+class _Coded(SparseVector):
+    """A piece that has come: decoded when it is looked at, or straight into the place where it is wanted.
+
+    Its slots for the arrays are empty until then.  Whoever forwards it sends the same bytes.
+    """
+
+    __slots__ = ("_index_part", "_value_part", "frame")
+
+    def __init__(self, frame: _Header, index_part: Array, value_part: Array) -> None:
+        self.length, self.start, self.stop = frame.length, frame.start, frame.stop
+        self.packed = None if frame.precision is None else Packed(frame.precision, value_part)
+        self.frame, self._index_part, self._value_part = frame, index_part, value_part
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "indices":
+            self.indices = self.frame.indices(self._index_part)
+        elif name == "values":
+            self.values = self.frame.values(self._value_part)
+        else:
+            raise AttributeError(name)
+        return getattr(self, name)
+
+    def write_to(self, indices: Array | None, values: Array) -> None:
+        if indices is not None:
+            self.frame.indices(self._index_part, indices)
+        self.frame.values(self._value_part, values)
+
+    def decoded(self) -> SparseVector:
+        return self.with_values(self.values, self.packed)
+
+    @property
+    def parts(self) -> list[Array]:
+        return [self._value_part] if self.is_dense else [self._index_part, self._value_part]
+
+    @property
+    def is_dense(self) -> bool:
+        return self.frame.form == DENSE
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.frame.dtype
+
+    @property
+    def nnz(self) -> int:
+        return self.frame.nnz
+
+
+def _moved(array: Array, out: Array | None) -> Array:
+    """The array, in ``out`` if that is given."""
+    if out is None:
+        return array
+    out[:] = array
+    return out
 
 
 def _check_codes(codes: _Codes, following: int) -> None:

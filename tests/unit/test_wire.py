@@ -337,8 +337,11 @@ def test_words_that_code_other_indices_are_refused():
         damaged[wire.HEADER_BYTES + size - 8] ^= 1
         words = np.frombuffer(damaged, np.uint8)[wire.HEADER_BYTES :]
         checksum = kernels.checksum(words[size:], kernels.checksum(words[:size].copy()))
+        got = wire.decode(reframed(damaged, 88, "<Q", checksum)).payload
         with pytest.raises(WireError, match="does not code"):
-            wire.decode(reframed(damaged, 88, "<Q", checksum))
+            got.decoded()
+        with pytest.raises(WireError, match="does not code"):
+            got.write_to(np.empty(got.nnz, np.uint32), np.empty(got.nnz, np.float32))
 
 
 def test_a_precision_of_integers_is_refused():

@@ -268,17 +268,17 @@ def narrow(values: Values, dtype: npt.DTypeLike) -> Values:
     return out
 
 
-def widen(values: Values) -> npt.NDArray[np.float32]:
-    """float16 or bfloat16 values as float32, which holds them all.
+def widen(values: Values, out: Values | None = None) -> npt.NDArray[np.float32]:
+    """float16 or bfloat16 values as float32, which holds them all; in ``out``, or in a new array.
 
     >>> widen(np.array([1.5, -2], np.float16))
     array([ 1.5, -2. ], dtype=float32)
     """
     _check_array(values, "values")
     _half_dtype(values.dtype)
-    out = memory.empty(len(values), np.float32)
-    _kernels.widen(values, out)
-    return out
+    wide = _room(out, len(values), np.dtype(np.float32))
+    _kernels.widen(values, wide)
+    return wide
 
 
 def quantize(
@@ -318,9 +318,16 @@ def quantize(
 
 
 def dequantize(
-    scales: Values, codes: npt.NDArray[np.uint8], count: int, bits: int, bucket: int = 1024
+    scales: Values,
+    codes: npt.NDArray[np.uint8],
+    count: int,
+    bits: int,
+    bucket: int = 1024,
+    out: Values | None = None,
 ) -> npt.NDArray[np.float32]:
     """The values that `quantize` chose: scale * (level / s).  Any numbers are valid scales and codes.
+
+    They are written to ``out``, or to a new array.
 
     >>> dequantize(np.array([7], np.float32), np.array([7, 141], np.uint8), 4, 4)
     array([ 7.,  0., -3., nan], dtype=float32)
@@ -335,9 +342,9 @@ def dequantize(
             f"{count} values of {bits} bits in buckets of {bucket} have {expected[0]} scales and "
             f"{expected[1]} bytes of codes, got {got[0]} and {got[1]}"
         )
-    out = memory.empty(count, np.float32)
-    _kernels.dequantize(scales, codes, bits, min(bucket, count or 1), out)
-    return out
+    values = _room(out, count, np.dtype(np.float32))
+    _kernels.dequantize(scales, codes, bits, min(bucket, count or 1), values)
+    return values
 
 
 def elias_fano_words(count: int, span: int) -> int:
@@ -372,9 +379,16 @@ def encode_elias_fano(indices: Indices, start: int, span: int) -> Words:
 
 
 def decode_elias_fano(
-    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
+    words: Words,
+    count: int,
+    start: int,
+    span: int,
+    index_dtype: npt.DTypeLike = np.uint32,
+    out: Indices | None = None,
 ) -> Indices | None:
     """The indices that were encoded; None if the words, which may be any, encode no such indices.
+
+    They are written to ``out``, or to a new array.
 
     >>> decode_elias_fano(np.array([3, 69], np.uint64), 3, 10, 10)
     array([11, 13, 18], dtype=uint32)
@@ -384,7 +398,7 @@ def decode_elias_fano(
     dtype = _check_code(words, count, start, span, index_dtype)
     if count > span or len(words) != elias_fano_words(count, span):
         return None
-    indices = memory.empty(count, dtype)
+    indices = _room(out, count, dtype)
     return indices if _kernels.decode_elias_fano(words, start, span, indices) else None
 
 
@@ -401,9 +415,14 @@ def encode_bitmap(indices: Indices, start: int, span: int) -> Words:
 
 
 def decode_bitmap(
-    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
+    words: Words,
+    count: int,
+    start: int,
+    span: int,
+    index_dtype: npt.DTypeLike = np.uint32,
+    out: Indices | None = None,
 ) -> Indices | None:
-    """The indices that were encoded; None if the words, which may be any, encode no such indices.
+    """As `decode_elias_fano`, of such words.
 
     >>> decode_bitmap(np.array([5], np.uint64), 2, 10, 64)
     array([10, 12], dtype=uint32)
@@ -411,7 +430,7 @@ def decode_bitmap(
     dtype = _check_code(words, count, start, span, index_dtype)
     if count > span or len(words) != _words_for(span):
         return None
-    indices = memory.empty(count, dtype)
+    indices = _room(out, count, dtype)
     return indices if _kernels.decode_bitmap(words, start, span, indices) else None
 
 
@@ -449,9 +468,14 @@ def encode_tiles(indices: Indices, start: int, span: int, tiles: int) -> Words:
 
 
 def decode_tiles(
-    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
+    words: Words,
+    count: int,
+    start: int,
+    span: int,
+    index_dtype: npt.DTypeLike = np.uint32,
+    out: Indices | None = None,
 ) -> Indices | None:
-    """The indices that were encoded; None if the words, which may be any, encode no such indices.
+    """As `decode_elias_fano`, of such words.
 
     >>> decode_tiles(np.array([5, 1, 3], np.uint64), 3, 0, 1000)
     array([  0, 128, 129], dtype=uint32)
@@ -459,7 +483,7 @@ def decode_tiles(
     dtype = _check_code(words, count, start, span, index_dtype)
     if count > 64 * len(words):  # before there is memory for them
         return None
-    indices = memory.empty(count, dtype)
+    indices = _room(out, count, dtype)
     return indices if _kernels.decode_tiles(words, start, span, indices) else None
 
 
@@ -605,6 +629,19 @@ def _check_same_dtype(a: npt.NDArray[Any], b: npt.NDArray[Any], names: str) -> N
 def _check_writeable(array: Values, name: str) -> None:
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only")
+
+
+def _room(out: npt.NDArray[Any] | None, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """``out``, checked, or a new array."""
+    if out is None:
+        return memory.empty(count, dtype)
+    _check_array(out, "out")
+    _check_writeable(out, "out")
+    if out.dtype != dtype:
+        raise TypeError(f"out must be {dtype}, not {out.dtype}")
+    if len(out) != count:
+        raise ValueError(f"out has room for {len(out)} and there are {count}")
+    return out
 
 
 def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int) -> bool:
