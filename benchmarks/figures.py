@@ -1,10 +1,10 @@
-"""The README's figures from the committed results:  python benchmarks/figures.py  writes them."""
+"""The figures of README and docs/results.md from the committed results:  python benchmarks/figures.py  writes them."""
 
 import json
 from pathlib import Path
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
+PAGES = {"README.md": "benchmarks/", "docs/results.md": "../benchmarks/"}  # and where the data are, from there
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 CASES = {
     "allreduce-p4-d0.01-1gbit.json": "Four ranks, 1% non-zeros",
@@ -27,13 +27,23 @@ SIMULATED = {
     "p8-d0.01-1gbit.json": "eight ranks, 1%",
 }
 OVERLAP = {"0.3": "a third as long", "1": "as long", "3": "three times as long"}
+PRECISION = {
+    "precision-tcp-p4.json": "Four ranks, 1% non-zeros, 1 Gbit/s",
+    "precision-tcp-p8.json": "Eight ranks, 1% non-zeros, 1 Gbit/s",
+    "precision-mpi-p4.json": "Four ranks of MPI on shared memory, 1% non-zeros",
+}
 LEFT_OUT = ("auto", "mpi-same-bytes", "barrier")  # the first is one of the others, the last two are no sums
 
 
-def render():
-    """All tables and the grid's summary, as they stand in the README."""
+def render(page):
+    """What stands in a page: everything, or in the README what matters first."""
     tables = [_table(name, title) for name, title in CASES.items()]
-    return "\n".join([*tables, _grid(), _overlap(), _simulated()])
+    precision = [_precision(name, title) for name, title in PRECISION.items()]
+    if page == "README.md":
+        shown = [tables[0], precision[0], _grid()]
+    else:
+        shown = [*tables, *precision, _coding(), _rounding(), _grid(), _overlap(), _simulated()]
+    return "\n".join(shown).replace("](benchmarks/", f"]({PAGES[page]}")
 
 
 def _table(name, title):
@@ -44,6 +54,54 @@ def _table(name, title):
     columns = [column for column, cell in COLUMNS.items() if any(map(cell, shown))]
     lines = [[f"{title} ([data](benchmarks/{name}))", *columns], ["---", *["---:"] * len(columns)]]
     lines += [[f"`{row['algorithm']}`", *(COLUMNS[column](row) for column in columns)] for row in shown]
+    return _lines(lines)
+
+
+def _precision(name, title):
+    """Medians in each precision, and how many times as fast as plain indices and values that is."""
+    rows, sizes = {}, {}
+    for row in _rows(name):
+        rows.setdefault(row["algorithm"], {})[row["precision"]] = row
+        sizes[row["precision"]] = f"{row['bytes_per_nonzero']:.2f}"
+    precisions = [precision for precision in ("coo", "exact", "float16", "qsgd4") if precision in sizes]
+    head = [f"{title} ([data](benchmarks/{name}))", *(f"`{precision}`" for precision in precisions)]
+    lines = [head, ["---", *["---:"] * len(precisions)]]
+    lines.append(["bytes per non-zero", *(sizes[precision] for precision in precisions)])
+    for algorithm in sorted(rows):
+        cells = [_time_and_gain(rows[algorithm][precision]) for precision in precisions]
+        lines.append([f"`{algorithm}`", *cells])
+    return _lines(lines)
+
+
+def _time_and_gain(row):
+    gain = f", {row['speedup_vs_coo']:.2f}x" if row["precision"] != "coo" else ""
+    return f"{row['seconds_median'] * 1e3:,.1f} ms{gain}"
+
+
+def _coding():
+    """Bits per index, by density, for the three kinds of support."""
+    files = "[data](benchmarks/coding.json), [picture](benchmarks/coding.png)"
+    found, limits = {}, {}
+    for row in _rows("coding.json"):
+        limits[row["density"]] = row["bits_per_index_limit"]
+        found.setdefault(row["distribution"], {})[row["density"]] = row
+    lines = [[f"Bits per index at density ({files})", *(f"{density:g}" for density in limits)]]
+    lines.append(["---", *["---:"] * len(limits)])
+    lines.append(["entropy of uniform supports", *(f"{limit:.2f}" for limit in limits.values())])
+    for distribution, rows in found.items():
+        lines.append([distribution, *(f"{rows[density]['bits_per_index']:.2f}" for density in limits)])
+    rates = [found["uniform"][density]["coded_per_second"] / 1e6 for density in limits]
+    lines.append(["uniform, million indices per second", *(f"{rate:,.0f}" for rate in rates)])
+    return _lines(lines)
+
+
+def _rounding():
+    content = json.loads((HERE / "coding.json").read_text())
+    head = [f"Values on one core ({content['environment']['isa']})", "bytes per value"]
+    lines = [[*head, "round, then decode"], ["---", "---:", "---:"]]
+    for row in content["precisions"]:
+        rate = f"{row['both_bytes_per_second'] / 1e9:.1f} GB/s of float32"
+        lines.append([f"`{row['precision']}`", f"{row['bytes_per_value']:.3f}", rate])
     return _lines(lines)
 
 
@@ -105,5 +163,7 @@ def _ratio(time, limit):
 
 
 if __name__ == "__main__":
-    before, _, rest = README.read_text().partition(BEGIN)
-    README.write_text(before + BEGIN + render() + END + rest.partition(END)[2])
+    for page in PAGES:
+        file = HERE.parent / page
+        before, _, rest = file.read_text().partition(BEGIN)
+        file.write_text(before + BEGIN + render(page) + END + rest.partition(END)[2])

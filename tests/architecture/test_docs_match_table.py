@@ -40,7 +40,8 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_figures_of_the_readme_are_those_of_the_committed_results():
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_figures_are_those_of_the_committed_results(page):
     figures = runpy.run_path(str(ROOT / "benchmarks/figures.py"))
-    readme = (ROOT / "README.md").read_text()
-    assert readme.partition(figures["BEGIN"])[2].partition(figures["END"])[0] == figures["render"]()
+    text = (ROOT / page).read_text()
+    assert text.partition(figures["BEGIN"])[2].partition(figures["END"])[0] == figures["render"](page)
