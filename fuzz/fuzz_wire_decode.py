@@ -168,17 +168,26 @@ def check(data: bytes, other_isa: str) -> bool:
     """Did it decode?  Raises if it does anything but decode or raise WireError."""
     own = np.frombuffer(data, np.uint8).copy()  # ends where the data end: a sanitizer sees any read behind it
     try:
-        envelope, payload, _ = wire.decode(own)
+        envelope, came, _ = wire.decode(own)
+        payload = read(came)
     except WireError:
         return False
     for piece in payload if isinstance(payload, list) else [payload]:
         assert isinstance(piece, Abort) or is_valid(piece)
-    again = as_bytes(payload, envelope)
-    assert len(again) == wire.size(payload)
-    assert same(wire.decode(again).payload, payload)
+    for forwarded in (came, payload):
+        again = as_bytes(forwarded, envelope)
+        assert len(again) == wire.size(forwarded)
+        assert same(read(wire.decode(again).payload), payload)
     with kernels.use_isa(other_isa):
-        assert same(wire.decode(own).payload, payload)
+        assert same(read(wire.decode(own).payload), payload)
     return True
+
+
+def read(payload: Payload) -> Payload:
+    """The payload with its arrays made."""
+    if isinstance(payload, list):
+        return [piece.decoded() for piece in payload]
+    return payload if isinstance(payload, Abort) else payload.decoded()
 
 
 def same(a: Payload, b: Payload) -> bool:

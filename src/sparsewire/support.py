@@ -64,7 +64,7 @@ def form(indices: Indices, start: int, stop: int, price: float = 0.0) -> Form:
     count, span, itemsize = len(indices), stop - start, indices.itemsize
     best = form_by_formula(count, span, itemsize, price)
     fewest = nbytes(TILES, count, span, itemsize, tiles=-(-count // TILE))
-    if fewest < best.nbytes and _pays(fewest, count, itemsize, price):
+    if _pays(fewest, count, itemsize, price) and fewest < best.nbytes:
         tiles = kernels.count_tiles(indices, start)
         tiled = nbytes(TILES, count, span, itemsize, tiles)
         if tiled < best.nbytes and _pays(tiled, count, itemsize, price):
@@ -74,12 +74,11 @@ def form(indices: Indices, start: int, stop: int, price: float = 0.0) -> Form:
 
 def form_by_formula(count: int, span: int, itemsize: int, price: float = 0.0) -> Form:
     """The form of a support of which only the number of indices is known; tiles are not considered."""
-    coded = min(
-        (Form(code, nbytes(code, count, span, itemsize)) for code in (ELIAS_FANO, BITMAP)),
-        key=lambda form: form.nbytes,
-    )
-    if _pays(coded.nbytes, count, itemsize, price):
-        return coded
+    if _pays(0, count, itemsize, price):  # or else no code is small enough
+        sizes = {code: nbytes(code, count, span, itemsize) for code in (ELIAS_FANO, BITMAP)}
+        code = min(sizes, key=sizes.__getitem__)
+        if _pays(sizes[code], count, itemsize, price):
+            return Form(code, sizes[code])
     return Form(COO, -(-count * itemsize // 8) * 8)
 
 

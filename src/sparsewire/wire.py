@@ -13,7 +13,8 @@ generator that yields the buffers it wants filled, so a driver can receive strai
 >>> decode(b"".join(buffers))[1]
 SparseVector(length=8, nnz=2, float64)
 
-Every field is checked before it is used: any bytes decode to a message or raise ``WireError``.
+Every field is checked before it is used: any bytes decode to a message or raise ``WireError``.  What is coded
+is decoded when somebody looks at it, and may raise ``WireError`` then.
 """
 
 from __future__ import annotations
