@@ -28,7 +28,7 @@ from sparsewire.model import Network
 
 __all__ = ["ASSUMED", "Calibration", "Fingerprint", "cache_file", "host_number", "load", "save"]
 
-FORMAT = 1  # of the file
+FORMAT = 2  # of the file
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,15 @@ def measure(comm: Communicator, budget_s: float, tell: Tell) -> list[Sample]:
     """
     if comm.size == 1:
         raise InputError("tuning measures messages between ranks, and this group has one rank")
-    comm.network = replace(comm.network, seconds_per_index=math.inf)
+    before = comm.network
+    comm.network = replace(before, seconds_per_index=math.inf)
+    try:
+        return _measure(comm, budget_s, tell)
+    finally:
+        comm.network = before
+
+
+def _measure(comm: Communicator, budget_s: float, tell: Tell) -> list[Sample]:
     end = time.monotonic() + budget_s
     _take_turns(comm, SparseVector.empty(comm.size), 0.0)  # connects everybody
     samples: list[Sample] = []

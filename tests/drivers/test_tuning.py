@@ -84,5 +84,6 @@ def test_what_was_tuned_is_used_and_found_by_the_next_job():
     assert "bandwidth" in text
     assert text.endswith("tuning.json")
     assert tuned0 == tuned1
+    assert 0 < Network(*tuned0).seconds_per_index < 1e-6
     assert tuned0 not in [list(astuple(assumed)) for assumed in calibration.ASSUMED.values()]
     assert [network for _, _, network in results(jobs.run(FIGURES, 2))] == [tuned0, tuned0]

@@ -79,8 +79,8 @@ CORRUPT = {
     "empty": "",
     "not json": "{",
     "another shape": "[1, 2]",
-    "no tunings": '{"format": 1}',
-    "tunings are a number": '{"format": 1, "tunings": 3}',
+    "no tunings": '{"format": 2}',
+    "tunings are a number": '{"format": 2, "tunings": 3}',
     "deep": "[" * 100_000,
     "binary": "\x00\x01",
 }
@@ -120,14 +120,14 @@ def test_figures_that_cannot_be_are_a_warning(cache, bad):
 
 def test_an_entry_without_figures_is_a_warning(cache):
     cache.parent.mkdir()
-    cache.write_text(json.dumps({"format": 1, "tunings": {fingerprint().key: {}}}))
+    cache.write_text(json.dumps({"format": calibration.FORMAT, "tunings": {fingerprint().key: {}}}))
     with pytest.warns(UserWarning, match=re.escape(str(cache))):
         assert calibration.load(fingerprint()) == fingerprint().assumed
 
 
 def test_a_file_of_another_format_is_not_used(cache):
     calibration.save(fingerprint(), TUNED)
-    content = json.loads(cache.read_text()) | {"format": 2}
+    content = json.loads(cache.read_text()) | {"format": calibration.FORMAT - 1}
     cache.write_text(json.dumps(content))
     assert calibration.load(fingerprint()) == fingerprint().assumed
 

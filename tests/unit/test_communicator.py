@@ -109,3 +109,45 @@ def test_a_closed_communicator_says_so(comm, vector):
 
 def test_repr_names_rank_and_size(comm):
     assert repr(comm) == "Communicator(rank=0, size=1)"
+
+
+# -- precision -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "allgather_sum", "split_allgather", "balanced"])
+def test_a_rank_that_is_alone_rounds_as_well(comm, algorithm):
+    x = np.array([1.0, 1 + 2.0**-20, 0.0, -(2.0**20)], "float32")
+    assert comm.allreduce(x, algorithm=algorithm, precision="float16").tolist() == [1.0, 1.0, 0.0, -np.inf]
+    assert comm.allreduce(x, algorithm=algorithm, precision="bfloat16").tolist() == [1, 1, 0, -(2.0**20)]
+    assert comm.last.precision == "bfloat16"
+    comm.allreduce(x, algorithm=algorithm)
+    assert comm.last.precision == "exact"
+
+
+def test_each_call_rounds_by_another_chance_and_the_next_run_alike():
+    x = np.linspace(0, 1, 3000, dtype="float32")
+    with Communicator(Engine(0, 1, Alone())) as comm:
+        first, second = (comm.allreduce(x, precision="qsgd4") for _ in range(2))
+        other_seed = comm.allreduce(x, precision=sw.QSGD(4, seed=1))
+    with Communicator(Engine(0, 1, Alone())) as comm:
+        again = comm.allreduce(x, precision="qsgd4")
+    assert (first == again).all()
+    assert (first != second).any()
+    assert (other_seed != again).any()
+
+
+def test_feedback_makes_good_in_the_next_calls_what_rounding_left_out(comm):
+    x, feedback = np.full(100, 0.01, "float32"), sw.Feedback()
+    x[0] = 1.0  # the scale: without feedback, others are 0 or 1 with two bits
+    total = sum(comm.allreduce(x, precision="qsgd2", feedback=feedback) for _ in range(300))
+    assert np.abs(total / 300 - x).max() < 0.02
+    assert np.abs(feedback.contribution).max() > 0
+
+
+def test_explain_tells_what_a_precision_saves(comm, capsys):
+    comm.explain(1 << 20, 1 << 12, precision="qsgd4")
+    text = capsys.readouterr().out
+    assert "4 bytes per value, sent as qsgd4" in text
+    assert "dense_ring" not in text
+    with pytest.raises(sw.InputError, match="unknown precision 'qsgd5'"):
+        comm.explain(1 << 20, 1 << 12, precision="qsgd5")
