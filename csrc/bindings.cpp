@@ -2,11 +2,13 @@
 // message is checked in kernels/__init__.py, for all versions alike.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
 #include <variant>
@@ -260,7 +262,7 @@ sw::Norm norm_named(const std::string& name) {
   throw nb::value_error("quantize: the norm is max or 2");
 }
 
-void quantize(Floats values, std::variant<std::uint64_t, In> positions, std::uint32_t key, int bits,
+void quantize(Floats values, std::variant<std::uint64_t, In> positions, std::optional<std::uint32_t> key, int bits,
               std::size_t bucket, const std::string& name, OutFloats scales, OutBytes codes) {
   const sw::Norm norm = norm_named(name);
   const sw::Format format{bits, bucket};
@@ -381,7 +383,7 @@ NB_MODULE(_compiled, m) {
   m.def("checksum", &checksum, "data"_a.noconvert(), "seed"_a);
   m.def("narrow", &narrow, "values"_a.noconvert(), "out"_a.noconvert());
   m.def("widen", &widen, "values"_a.noconvert(), "out"_a.noconvert());
-  m.def("quantize", &quantize, "values"_a.noconvert(), "positions"_a.noconvert(), "key"_a, "bits"_a, "bucket"_a,
+  m.def("quantize", &quantize, "values"_a.noconvert(), "positions"_a.noconvert(), "key"_a.none(), "bits"_a, "bucket"_a,
         "norm"_a, "scales"_a.noconvert(), "codes"_a.noconvert());
   m.def("dequantize", &dequantize, "scales"_a.noconvert(), "codes"_a.noconvert(), "bits"_a, "bucket"_a,
         "out"_a.noconvert());

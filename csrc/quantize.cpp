@@ -17,6 +17,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "codes are packed by sh
 // `Words` makes the words with the instructions of one ISA; the other loops are inlined into a function with that
 // target, for which they are then vectorised.
 constexpr std::size_t block = 1024;
+constexpr std::uint32_t one_half = 0x8000'0000;  // as a random word
 
 // ---- norms
 
@@ -146,7 +147,7 @@ template <class OnPiece>
 
 template <class Words, class Positions>
 [[gnu::always_inline]] inline void quantize_blocks(const float* values, std::size_t n, Positions positions,
-                                                   std::uint32_t key, Format format, Norm norm, float* scales,
+                                                   std::optional<std::uint32_t> key, Format format, Norm norm, float* scales,
                                                    std::uint8_t* packed) {
   const int bits = format.bits;
   const std::size_t bucket = format.bucket;
@@ -154,7 +155,11 @@ template <class Words, class Positions>
   std::uint8_t codes[block];
   for (std::size_t begin = 0; begin < n; begin += block) {
     const std::size_t count = std::min(block, n - begin);
-    Words::fill(words, positions + begin, count, key);
+    if (key) {
+      Words::fill(words, positions + begin, count, *key);
+    } else {
+      std::fill(words, words + count, one_half);
+    }
     for_each_piece(begin, begin + count, bucket, [&](std::size_t from, std::size_t to) {
       float& scale = scales[from / bucket];
       if (from % bucket == 0) {
@@ -185,7 +190,7 @@ template <class Words, class Positions>
 namespace scalar {
 
 template <class Positions>
-void quantize(const float* values, std::size_t n, Positions positions, std::uint32_t key, Format format, Norm norm,
+void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format, Norm norm,
               float* scales, std::uint8_t* codes) {
   quantize_blocks<ScalarWords>(values, n, positions, key, format, norm, scales, codes);
 }
@@ -201,7 +206,7 @@ void dequantize(const float* scales, const std::uint8_t* codes, std::size_t n, F
 namespace avx2 {
 
 template <class Positions>
-SPARSEWIRE_AVX2 void quantize(const float* values, std::size_t n, Positions positions, std::uint32_t key,
+SPARSEWIRE_AVX2 void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key,
                               Format format, Norm norm, float* scales, std::uint8_t* codes) {
   quantize_blocks<Avx2Words>(values, n, positions, key, format, norm, scales, codes);
 }
@@ -216,7 +221,7 @@ SPARSEWIRE_AVX2 void dequantize(const float* scales, const std::uint8_t* codes, 
 namespace avx512 {
 
 template <class Positions>
-SPARSEWIRE_AVX512 void quantize(const float* values, std::size_t n, Positions positions, std::uint32_t key,
+SPARSEWIRE_AVX512 void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key,
                                 Format format, Norm norm, float* scales, std::uint8_t* codes) {
   quantize_blocks<Avx512Words>(values, n, positions, key, format, norm, scales, codes);
 }
@@ -248,7 +253,7 @@ constexpr Version<decltype(scalar::dequantize)> dequantize_versions[] = {{Isa::s
 }  // namespace
 
 template <class Positions>
-void quantize(const float* values, std::size_t n, Positions positions, std::uint32_t key, Format format, Norm norm,
+void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format, Norm norm,
               float* scales, std::uint8_t* codes) {
   pick(quantize_versions<Positions>)(values, n, positions, key, format, norm, scales, codes);
 }
@@ -257,10 +262,11 @@ void dequantize(const float* scales, const std::uint8_t* codes, std::size_t n, F
   pick(dequantize_versions)(scales, codes, n, format, out);
 }
 
-template void quantize(const float*, std::size_t, Consecutive, std::uint32_t, Format, Norm, float*, std::uint8_t*);
-template void quantize(const float*, std::size_t, const std::uint32_t*, std::uint32_t, Format, Norm, float*,
+template void quantize(const float*, std::size_t, Consecutive, std::optional<std::uint32_t>, Format, Norm, float*,
                        std::uint8_t*);
-template void quantize(const float*, std::size_t, const std::uint64_t*, std::uint32_t, Format, Norm, float*,
-                       std::uint8_t*);
+template void quantize(const float*, std::size_t, const std::uint32_t*, std::optional<std::uint32_t>, Format, Norm,
+                       float*, std::uint8_t*);
+template void quantize(const float*, std::size_t, const std::uint64_t*, std::optional<std::uint32_t>, Format, Norm,
+                       float*, std::uint8_t*);
 
 }  // namespace sparsewire

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "philox.h"
 
@@ -21,7 +22,8 @@ struct Format {
 // The scale is the norm of the bucket's finite values: the largest magnitude, or the root of the sum of squares, at
 // most the largest float.  A finite value x at position p has q = |x| / scale * s, which lies between two whole
 // numbers; its level is the upper one if u < q - floor(q), else the lower one, with the sign of x.  u is
-// philox(p, key) >> 8 in units of 2^-24.  Where the scale is zero the level is zero.
+// philox(p, key) >> 8 in units of 2^-24; without a key it is one half, so that the nearest level is taken.  Where the
+// scale is zero the level is zero.
 //
 //   values      any alignment, and any number; what is not finite counts in no norm, and has the code -2^(bits-1)
 //   positions   of the values: Consecutive, or an array of uint32 or uint64
@@ -31,7 +33,7 @@ struct Format {
 //   bits        each operation is rounded to float32.  Squares are added in float64, value j of the bucket in lane
 //               j % 8; then lane l + 4 is added to lane l, l + 2 to l, and 1 to 0
 template <class Positions>
-void quantize(const float* values, std::size_t n, Positions positions, std::uint32_t key, Format format, Norm norm,
+void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format, Norm norm,
               float* scales, std::uint8_t* codes);
 
 // out[j] = scale * (level / s), where the quotient is rounded first; NaN for the code -2^(bits-1).  Any scales and

@@ -39,8 +39,11 @@ class Precision(Protocol):
     def nbytes(self, count: int) -> int:
         """Bytes of so many values."""
 
-    def pack(self, values: Array, positions: Array | int, place: Place) -> Array:
-        """Round float32 values to bytes; a number as ``positions`` is that of the first of a row."""
+    def pack(self, values: Array, positions: Array | int, place: Place | None) -> Array:
+        """Round float32 values to bytes; a number as ``positions`` is that of the first of a row.
+
+        Without a place there is no chance, and the nearest level is taken.
+        """
 
     def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
         """The rounded values, as float32, of any bytes; in ``out``, or in a new array."""
@@ -58,7 +61,7 @@ class HalfFloat:
     def nbytes(self, count: int) -> int:
         return 2 * count
 
-    def pack(self, values: Array, positions: Array | int, place: Place) -> Array:
+    def pack(self, values: Array, positions: Array | int, place: Place | None) -> Array:
         return kernels.narrow(values, value_dtype(self.name)).view(np.uint8)
 
     def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
@@ -85,9 +88,9 @@ class QSGD:
         for what, given, known in (("bits", self.bits, BITS), ("norm", self.norm, NORMS)):
             if given not in known:
                 raise InputError(f"QSGD with {what}={given!r}; known are {', '.join(map(repr, known))}")
-        if not 0 < self.bucket < 2**32:
+        if not isinstance(self.bucket, int) or not 0 < self.bucket < 2**32:
             raise InputError(f"QSGD with bucket={self.bucket!r}; it must be between 1 and 2^32 - 1 values")
-        if not 0 <= self.seed < 2**64:
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
             raise InputError(f"QSGD with seed={self.seed!r}; it must be between 0 and 2^64 - 1")
 
     @property
@@ -97,8 +100,8 @@ class QSGD:
     def nbytes(self, count: int) -> int:
         return 4 * -(-count // self.bucket) + -(-count * self.bits // 8)
 
-    def pack(self, values: Array, positions: Array | int, place: Place) -> Array:
-        key = zlib.crc32(struct.pack("<QQII", self.seed, *place))
+    def pack(self, values: Array, positions: Array | int, place: Place | None) -> Array:
+        key = None if place is None else zlib.crc32(struct.pack("<QQII", self.seed, *place))
         scales, codes = kernels.quantize(
             values, self.bits, positions=positions, key=key, bucket=self.bucket, norm=self.norm
         )

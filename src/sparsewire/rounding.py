@@ -6,6 +6,12 @@ sums are made in the dtype of the vector, and whoever forwards the piece does no
 
 A script rounds in two places: a rank's own values once, before they are sent, and the sum of a range once, by
 its owner.  Feedback keeps what was lost in either, for the next call.
+
+With feedback the nearest level is taken instead of a random one.  A random rounding to few bits may miss a
+value by more than the value itself, on average: its feedback would grow from call to call.  The nearest one
+cannot, and what it is off in one direction the next calls make good.
+
+S. Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML 2019.
 """
 
 from __future__ import annotations
@@ -83,14 +89,14 @@ class Rounding(Exact):
         return self._round(piece, OWNED)
 
     def _round(self, piece: SparseVector, stage: int) -> SparseVector:
-        place, residual = (self._number, self._rank, stage), self._residuals[stage]
+        residual = self._residuals[stage]
         if residual is None:
-            return rounded(piece, self._precision, place)
+            return rounded(piece, self._precision, (self._number, self._rank, stage))
         taken = _Taken(residual, piece)
         self._open.append(taken)
         with np.errstate(over="ignore", invalid="ignore"):
             wanted = piece.with_values(piece.values + taken.values)
-            result = rounded(wanted, self._precision, place)
+            result = rounded(wanted, self._precision, None)
             error = wanted.values - result.values
         taken.lost = np.where(np.isfinite(error), error, 0)
         return result
@@ -103,8 +109,8 @@ class Rounding(Exact):
             taken.settle(failed=kind is not None)
 
 
-def rounded(piece: SparseVector, precision: Precision, place: Place) -> SparseVector:
-    """The piece with rounded values."""
+def rounded(piece: SparseVector, precision: Precision, place: Place | None) -> SparseVector:
+    """The piece with rounded values; without a place to the nearest."""
     with np.errstate(over="ignore", invalid="ignore"):  # a float64 may be too large, or a NaN that signals
         values = piece.values.astype(np.float32, copy=False)
     positions = piece.start if piece.indices is None else piece.indices

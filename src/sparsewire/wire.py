@@ -213,12 +213,13 @@ def _coded(piece: SparseVector, price: float) -> tuple[_Codes, list[Array]]:
     if piece.indices is not None:
         form = support.form(piece.indices, piece.start, piece.stop, price)
         parts.append(support.encode(piece.indices, piece.start, piece.stop, form))
-    precision, bucket = 0, 0
-    if piece.packed is not None:
-        precision = _PRECISIONS.index(piece.packed.precision.name)
-        bucket = getattr(piece.packed.precision, "bucket", 0)
-    parts.append(piece.values if piece.packed is None else piece.packed.data)
-    return _Codes(form.code, _dtype_code(piece.dtype), precision, form.tiles, bucket), parts
+    dtype = _dtype_code(piece.dtype)
+    if piece.packed is None:
+        return _Codes(form.code, dtype, tiles=form.tiles), [*parts, piece.values]
+    precision = piece.packed.precision
+    bucket = precision.bucket if isinstance(precision, QSGD) else 0
+    code = _PRECISIONS.index(precision.name)
+    return _Codes(form.code, dtype, code, form.tiles, bucket), [*parts, piece.packed.data]
 
 
 @functools.cache  # to ask a dtype for its name takes numpy microseconds

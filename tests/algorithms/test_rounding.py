@@ -191,6 +191,22 @@ def test_with_feedback_the_error_of_many_calls_does_not_grow(name):
     assert means[True] < means[False] / 2
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("name", ROUNDING)
+def test_feedback_does_not_grow_from_call_to_call(name, bits):
+    """Two bits at random would miss a dense vector of normal numbers by more than its length, each time."""
+    feedback = [Feedback() for _ in range(2)]
+    largest = []
+    for step in range(100):
+        inputs = contributions(2, length=1000, density=1.0, seed=step)
+        for rank in range(2):
+            feedback[rank].make_room(1000, inputs[rank].dtype)
+        run(name, inputs, QSGD(bits), step, feedback)
+        largest.append(max(np.abs(f.contribution).max() for f in feedback))
+    assert max(largest[50:]) <= 1.5 * max(largest[:50])
+    assert max(largest) < 6  # the largest value, which is below 5, and a little more
+
+
 @pytest.mark.parametrize("name", ROUNDING)
 def test_a_call_that_fails_gives_the_feedback_back(name):
     inputs = contributions(2)

@@ -20,7 +20,7 @@ each_norm = pytest.mark.parametrize("norm", ["max", "2"])
 widths = st.sampled_from([2, 4, 8])
 buckets = st.sampled_from([1, 2, 7, 8, 9, 64, 1024])
 norms = st.sampled_from(["max", "2"])
-keys = st.integers(0, 2**32 - 1)
+keys = st.none() | st.integers(0, 2**32 - 1)  # none: to the nearest
 
 
 # ---- the definition
@@ -74,7 +74,7 @@ def expected(x, bits, positions, key, bucket, norm):
     x = [float(v) for v in x]
     scales = [scale_of(x[i : i + bucket], norm) for i in range(0, len(x), bucket)]
     levels = [
-        level_of(v, scales[j // bucket], uniform(p, key), bits)
+        level_of(v, scales[j // bucket], 0.5 if key is None else uniform(p, key), bits)
         for j, (v, p) in enumerate(zip(x, positions, strict=True))
     ]
     return scales, packed(levels, bits)
@@ -334,3 +334,14 @@ def test_the_mean_is_right_and_the_variance_within_its_bounds(sample, norm, bits
     if norm == "2":  # QSGD, lemma 3.1
         n, square = len(x), float(np.square(x, dtype=np.float64).sum())
         assert variance.sum() <= 1.02 * min(n / s**2, math.sqrt(n) / s) * square
+
+
+@each_isa
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_without_a_key_no_value_is_off_by_more_than_half_a_level_or_itself(isa, bits):
+    x = np.random.default_rng(4).standard_normal(5000).astype(np.float32)
+    with kernels.use_isa(isa):
+        scales, codes = kernels.quantize(x, bits, key=None)
+        error = np.abs(kernels.dequantize(scales, codes, len(x), bits) - x)
+    half = np.repeat(scales, 1024)[: len(x)] / (2 * (2 ** (bits - 1) - 1))
+    assert (error <= np.minimum(half, np.abs(x)) * (1 + 1e-5)).all()

@@ -38,6 +38,7 @@ def test_a_thousand_values_take_the_bytes_of_their_codes_and_one_scale():
         ({"bits": 3}, "bits=3; known are 2, 4, 8"),
         ({"norm": "1"}, "norm='1'; known are 'max', '2'"),
         ({"bucket": 0}, "bucket=0"),
+        ({"bucket": 1.5}, "bucket=1.5"),
         ({"seed": -1}, "seed=-1"),
     ],
 )

@@ -286,7 +286,7 @@ def quantize(
     bits: int,
     *,
     positions: Indices | int = 0,
-    key: int = 0,
+    key: int | None = 0,
     bucket: int = 1024,
     norm: str = "max",
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
@@ -298,7 +298,8 @@ def quantize(
     stay zeros.  What is not finite becomes NaN, and disturbs no other value.
 
     The random number of a value depends on `key` and on its position only, which is in `positions`, or
-    counts from there.  Codes are packed, with the first value in the lowest bits.
+    counts from there.  Without a key the nearest level is taken, and the smaller one of two that are as near.
+    Codes are packed, with the first value in the lowest bits.
 
     >>> quantize(np.array([7, 0, -3, np.inf], np.float32), 4)
     (array([7.], dtype=float32), array([  7, 141], dtype=uint8))
@@ -307,13 +308,13 @@ def quantize(
     bits, bucket = _check_format(bits, bucket)
     if norm not in ("max", "2"):
         raise ValueError(f"norm must be 'max' or '2', not {norm!r}")
-    if not 0 <= operator.index(key) < 2**32:
+    if key is not None and not 0 <= operator.index(key) < 2**32:
         raise ValueError(f"key must fit 32 bits, got {key}")
     count, bucket = len(values), min(bucket, len(values) or 1)
     scales = memory.empty(-(-count // bucket), np.float32)
     codes = memory.empty(-(-count * bits // 8), np.uint8)
     places = _check_positions(positions, count)
-    _kernels.quantize(values, places, operator.index(key), bits, bucket, norm, scales, codes)
+    _kernels.quantize(values, places, key, bits, bucket, norm, scales, codes)
     return scales, codes
 
 

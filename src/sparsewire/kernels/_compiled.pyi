@@ -48,7 +48,7 @@ def widen(values: npt.NDArray[Any], out: npt.NDArray[np.float32]) -> None: ...
 def quantize(
     values: npt.NDArray[np.float32],
     positions: int | npt.NDArray[Any],
-    key: int,
+    key: int | None,
     bits: int,
     bucket: int,
     norm: str,

@@ -101,7 +101,7 @@ def widen(values: Values, out: Values) -> None:
 def quantize(
     values: Values,
     positions: int | Indices,
-    key: int,
+    key: int | None,
     bits: int,
     bucket: int,
     norm: str,

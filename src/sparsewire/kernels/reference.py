@@ -137,7 +137,7 @@ def widen(values: Values, out: Values) -> None:
 def quantize(
     values: Values,
     positions: int | Indices,
-    key: int,
+    key: int | None,
     bits: int,
     bucket: int,
     norm: str,
@@ -155,10 +155,11 @@ def quantize(
     scale = np.repeat(scales, bucket)[:n]
     # Where the scale is zero, so is every finite value.
     q = size / np.where(scale == 0, np.float32(1), scale) * np.float32(s)
-    if isinstance(positions, int):
-        positions = np.uint64(positions) + np.arange(n, dtype=np.uint64)
-    u = (_philox(positions, key) >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
-    lower = np.floor(q)
+    lower, u = np.floor(q), np.full(n, 0.5, np.float32)
+    if key is not None:
+        if isinstance(positions, int):
+            positions = np.uint64(positions) + np.arange(n, dtype=np.uint64)
+        u = (_philox(positions, key) >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
     level = np.copysign(lower + (u < q - lower), values)
     _pack(np.where(is_finite, level, -s - 1).astype(np.int8), bits, codes)
 
