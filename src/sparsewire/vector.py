@@ -208,13 +208,13 @@ class SparseVector:
         return SparseVector.piece(self.length, self.start, self.stop, indices, values)
 
     def smaller(self) -> SparseVector:
-        """The same numbers in the form that takes fewer bytes; if it is the same entries, which can be coded.
+        """The same numbers in the form that takes fewer bytes.
 
         >>> SparseVector.from_dense(np.array([0, 0, 0, 7], dtype="int32")).smaller()
         SparseVector(length=4, nnz=1, int32)
         """
         if self.is_dense:
-            return self.as_sparse() if _entry_bytes(self) <= self.nbytes else self
+            return self.as_sparse() if _entry_bytes(self) < self.nbytes else self
         return self.as_dense() if self.nbytes > self.span * self.dtype.itemsize else self
 
     def decoded(self) -> SparseVector:
@@ -330,7 +330,7 @@ def concat(pieces: Sequence[SparseVector]) -> SparseVector:
         return first
     if any(piece.is_dense for piece in pieces):
         room = (last.stop - first.start) * first.dtype.itemsize
-        if all(piece.is_dense for piece in pieces) or sum(map(_entry_bytes, pieces)) > room:
+        if all(piece.is_dense for piece in pieces) or sum(map(_entry_bytes, pieces)) >= room:
             return _joined([piece.as_dense() for piece in pieces])
         pieces = [piece.as_sparse() for piece in pieces]
     return _joined(pieces)
