@@ -246,7 +246,7 @@ class Communicator:
             length,
             nnz,
             kind.itemsize,
-            precision=precision_of(precision, SparseVector.empty(length, kind), "sum"),
+            precision=precision_of(precision, kind, "sum"),
             index_price=self.network.index_price,
         )
         print(explain.render(self._calibration, shape))
@@ -287,7 +287,7 @@ class Communicator:
         _check_choice("algorithm", algorithm, ("auto", *ALGORITHMS))
         reduction = _reduction(op, vector)
         _check_promise(nnz)
-        sent_as = precision_of(precision, vector, op)
+        sent_as = precision_of(precision, vector.dtype, op)
         rounding = self._rounding(sent_as, algorithm, vector, feedback)
         key = Key(name, vector.length, vector.dtype.itemsize, sent_as)
         chooser = self._chooser

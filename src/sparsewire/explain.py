@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sparsewire.algorithms import ALGORITHMS, cheapest
+from sparsewire.algorithms import cheapest, suited
 from sparsewire.calibration import Calibration
 from sparsewire.model import Cost, Network, Shape
 
@@ -20,8 +20,7 @@ class Prediction(NamedTuple):
 
 def table(network: Network, shape: Shape) -> list[Prediction]:
     """Every algorithm's prediction, fastest first."""
-    suited = {n: a for n, a in ALGORITHMS.items() if a.rounds or shape.precision is None}
-    costs = {name: algorithm.cost(network, shape) for name, algorithm in suited.items()}
+    costs = {name: algorithm.cost(network, shape) for name, algorithm in suited(shape).items()}
     rows = [Prediction(n, c._replace(seconds=network.startup + c.seconds)) for n, c in costs.items()]
     return sorted(rows, key=lambda row: row.cost.seconds)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from sparsewire import kernels
 from sparsewire.errors import InputError
-from sparsewire.vector import Array, SparseVector, value_dtype
+from sparsewire.vector import Array, value_dtype
 
 __all__ = ["PRECISIONS", "QSGD", "HalfFloat", "Place", "Precision", "precision_of"]
 
@@ -120,16 +120,16 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-def precision_of(given: str | Precision | None, vector: SparseVector, op: str) -> Precision | None:
+def precision_of(given: str | Precision | None, dtype: np.dtype[Any], op: str) -> Precision | None:
     """What the caller asks for, if these values and this operation allow it; None: as they are."""
-    if given is None or given == vector.dtype.name:
+    if given is None or given == dtype.name:
         return None
     precision = PRECISIONS.get(given) if isinstance(given, str) else given
     if not isinstance(precision, HalfFloat | QSGD):
         raise InputError(f"unknown precision {given!r}; known are {', '.join(PRECISIONS)} and QSGD(...)")
-    if vector.dtype.name not in ("float32", "float64"):
+    if dtype.name not in ("float32", "float64"):
         raise InputError(
-            f"precision {precision.name} rounds float32 and float64 values, and these are {vector.dtype.name}"
+            f"precision {precision.name} rounds float32 and float64 values, and these are {dtype.name}"
         )
     if isinstance(precision, QSGD) and op not in ("sum", "avg"):
         raise InputError(

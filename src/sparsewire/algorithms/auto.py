@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 from sparsewire.algorithms.agreement import largest
-from sparsewire.algorithms.table import ALGORITHMS
+from sparsewire.algorithms.table import ALGORITHMS, suited
 from sparsewire.model import Network, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector
@@ -28,9 +28,7 @@ def cheapest(network: Network, shape: Shape) -> str:
     Of those that are as good as equal the first dense one of the table is taken, because whatever is chosen
     is held against the dense baseline, and else the first of the table.
     """
-    exact = {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.exact}
-    if shape.precision is not None:
-        exact = {name: algorithm for name, algorithm in exact.items() if algorithm.rounds}
+    exact = {name: algorithm for name, algorithm in suited(shape).items() if algorithm.exact}
     seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in exact.items()}
     equal = [name for name in exact if seconds[name] <= TIE * min(seconds.values())]
     return next((name for name in equal if exact[name].dense), equal[0])

@@ -19,7 +19,7 @@ from sparsewire.model import Cost, Network, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
 
-__all__ = ["ALGORITHMS", "Algorithm"]
+__all__ = ["ALGORITHMS", "Algorithm", "suited"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +46,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         dense_halving_doubling.dense_halving_doubling, dense_halving_doubling.cost, dense=True
     ),
 }
+
+
+def suited(shape: Shape) -> dict[str, Algorithm]:
+    """Those that can do what the problem asks for: to round, if it has a precision."""
+    return {name: row for name, row in ALGORITHMS.items() if row.rounds or shape.precision is None}

@@ -89,7 +89,7 @@ def choose_precisions(text: str, dtype: str) -> list[str]:
     names = _names(text, "precision", [*LOSSLESS, *PRECISIONS])
     for name in names:
         if name not in LOSSLESS:
-            precision_of(name, SparseVector.empty(0, value_dtype(dtype)), "sum")
+            precision_of(name, value_dtype(dtype), "sum")
     return names
 
 
@@ -233,7 +233,7 @@ def takes_dense(algorithm: str, vector: SparseVector) -> bool:
 def script(run: Entrant, rank: int, size: int, vector: SparseVector) -> Steps[SparseVector]:
     """A rank's script, for drivers that run all of them in one process."""
     algorithm = ALGORITHMS[run.algorithm].run
-    rounds_to = None if run.precision in LOSSLESS else precision_of(run.precision, vector, "sum")
+    rounds_to = None if run.precision in LOSSLESS else precision_of(run.precision, vector.dtype, "sum")
     if rounds_to is None:
         return algorithm(rank, size, vector)
     return algorithm(rank, size, vector, SUM, Rounding(rounds_to, rank, number=1))

@@ -54,7 +54,7 @@ def with_frames(rows: Sequence[Row], case: Case, index_price: float) -> list[Row
 def measure_frame(vector: SparseVector, nonzeros: int, precision: str, index_price: float) -> Frame:
     """What the frame takes where coding an index has to save so many bytes; medians of several."""
     price = math.inf if precision == "coo" else index_price
-    rounds_to = None if precision in LOSSLESS else precision_of(precision, vector, "sum")
+    rounds_to = None if precision in LOSSLESS else precision_of(precision, vector.dtype, "sum")
 
     def encode() -> list[Any]:
         piece = vector if rounds_to is None else rounded(vector, rounds_to, PLACE)
