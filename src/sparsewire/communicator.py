@@ -397,6 +397,10 @@ class Communicator:
 
     def _call(self, prepare: Callable[[], _Plan], timeout: float | None) -> Any:
         """Run a collective: in this thread if nothing is in flight, else beside what is."""
+        if Request.in_callback():
+            raise InputError(
+                "a blocking call in a done-callback would wait for itself; make calls in another thread"
+            )
         self._enter()
         try:
             if self._progress is None:
@@ -404,10 +408,6 @@ class Communicator:
             if self._progress.parked:
                 with self._progress.turn:
                     return self._run(prepare, timeout)
-            if self._progress.is_this_thread:
-                raise InputError(
-                    "a blocking call in a done-callback would wait for itself; make calls in another thread"
-                )
             return self._submit(self._progress, prepare, timeout).result()
         finally:
             self._leave()

@@ -24,8 +24,11 @@ class Request(Future[Any]):
     """A collective in flight: a future of ``concurrent.futures`` that can also be awaited.
 
     It cannot be cancelled, because other ranks count on it.  Done-callbacks run in the thread that works on
-    the collectives and should be short.
+    the collectives, or in the one that adds them if it has ended by then; they should be short, and a
+    blocking collective in one is refused in either thread: on another rank it may be the other one.
     """
+
+    _callbacks = threading.local()
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +50,22 @@ class Request(Future[Any]):
             if self.done():
                 raise  # the collective's own
             raise TimeoutError(f"not ended after {timeout:g} s; it goes on") from None
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        super().add_done_callback(lambda request: self._call_back(fn, request))
+
+    @classmethod
+    def in_callback(cls) -> bool:
+        """Does this thread run a done-callback?"""
+        return getattr(cls._callbacks, "depth", 0) > 0
+
+    @classmethod
+    def _call_back(cls, fn: Callable[[Future[Any]], object], request: Future[Any]) -> None:
+        cls._callbacks.depth = getattr(cls._callbacks, "depth", 0) + 1
+        try:
+            fn(request)
+        finally:
+            cls._callbacks.depth -= 1
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self).__await__()

@@ -276,6 +276,20 @@ def test_a_blocking_call_in_a_callback_is_refused():
     assert all("a blocking call in a done-callback" in message for message in results(program, 2))
 
 
+def test_a_blocking_call_in_a_callback_is_refused_also_when_the_request_had_ended():
+    program = """
+    def main(rank, size):
+        with sw.init(timeout=30) as comm:
+            outcome = []
+            request = comm.iallreduce(np.ones(2))
+            request.wait(20)
+            request.add_done_callback(lambda _: outcome.append(tried(comm.barrier)["message"]))
+            comm.barrier()
+            return outcome[0]
+    """
+    assert all("a blocking call in a done-callback" in message for message in results(program, 2))
+
+
 def test_several_communicators_work_side_by_side():
     program = """
     def main(rank, size):
