@@ -15,17 +15,21 @@
 #include <vector>
 
 #include "bitmap.h"
+#include "block_norms.h"
 #include "checksum.h"
 #include "dispatch.h"
 #include "elias_fano.h"
 #include "first_invalid.h"
+#include "histogram.h"
 #include "merge.h"
 #include "narrow.h"
 #include "quantize.h"
 #include "scatter.h"
 #include "select.h"
+#include "select_buckets.h"
 #include "split_at.h"
 #include "threshold_for_k.h"
+#include "without.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -137,6 +141,75 @@ std::tuple<std::uint64_t, std::uint64_t> threshold_for_k(In x, std::size_t k) {
   });
 }
 
+void require_buckets(std::size_t n, std::size_t k, std::size_t bucket, const Out& indices, const Out& values) {
+  require(1 <= k && k <= bucket, "select_buckets: k is out of range");
+  const std::size_t buckets = n / bucket + (n % bucket != 0);
+  require(indices.size() == values.size() && (indices.size() >= n || indices.size() / k >= buckets),
+          "select_buckets: output is too small");
+}
+
+std::size_t select_buckets(In x, std::size_t k, std::size_t bucket, Out indices, Out values) {
+  require_same_dtype(x.dtype(), values.dtype());
+  require_buckets(x.size(), k, bucket, indices, values);
+  return with_types(indices.dtype(), x.dtype(), [&](auto index, auto value) {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    return sw::select_buckets(data<V>(x), x.size(), k, bucket,
+                              sw::Room<I, V>{data<I>(indices), data<V>(values), indices.size()});
+  });
+}
+
+std::size_t accumulate_select_buckets(Out residual, In gradient, std::size_t k, std::size_t bucket, Out indices,
+                                      Out values) {
+  require_same_dtype(residual.dtype(), gradient.dtype());
+  require_same_dtype(residual.dtype(), values.dtype());
+  require(residual.size() == gradient.size(), "accumulate_select_buckets: residual and gradient differ in length");
+  require_buckets(residual.size(), k, bucket, indices, values);
+  return with_types(indices.dtype(), residual.dtype(), [&](auto index, auto value) {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    return sw::accumulate_select_buckets(data<V>(residual), data<V>(gradient), residual.size(), k, bucket,
+                                         sw::Room<I, V>{data<I>(indices), data<V>(values), indices.size()});
+  });
+}
+
+using OutNorms = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void require_blocks(std::size_t n, std::size_t block, const OutNorms& norms) {
+  require(block >= 1, "block_norms: a block holds at least one value");
+  require(norms.size() == n / block + (n % block != 0), "block_norms: one norm per block");
+}
+
+void block_norms(In x, std::size_t block, OutNorms norms) {
+  require_blocks(x.size(), block, norms);
+  with_value_type(x.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    sw::block_norms(data<V>(x), x.size(), block, norms.data());
+  });
+}
+
+void accumulate_block_norms(Out residual, In gradient, std::size_t block, OutNorms norms) {
+  require_same_dtype(residual.dtype(), gradient.dtype());
+  require(residual.size() == gradient.size(), "accumulate_block_norms: residual and gradient differ in length");
+  require_blocks(residual.size(), block, norms);
+  with_value_type(residual.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    sw::accumulate_block_norms(data<V>(residual), data<V>(gradient), residual.size(), block, norms.data());
+  });
+}
+
+void histogram(In x, nb::ndarray<std::int64_t, nb::shape<sw::classes>, nb::c_contig, nb::device::cpu> counts) {
+  with_value_type(x.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    sw::histogram(data<V>(x), x.size(), counts.data());
+  });
+}
+
 sw::Operation operation_named(const std::string& name) {
   if (name == "sum") return sw::Operation::sum;
   if (name == "max") return sw::Operation::max;
@@ -164,6 +237,22 @@ std::size_t merge(const std::string& name, std::vector<In> indices, std::vector<
     for (std::size_t r = 0; r < indices.size(); ++r)
       runs.push_back({data<I>(indices[r]), data<V>(values[r]), indices[r].size()});
     return sw::merge(operation, std::move(runs), data<I>(out_indices), data<V>(out_values));
+  });
+}
+
+std::size_t without(In indices, In values, In others, Out out_indices, Out out_values) {
+  if (indices.dtype() != others.dtype() || indices.dtype() != out_indices.dtype())
+    throw nb::type_error("without: indices of different dtypes");
+  require_same_dtype(values.dtype(), out_values.dtype());
+  const std::size_t n = indices.size();
+  require(values.size() == n, "without: indices and values differ in length");
+  require(out_indices.size() >= n && out_values.size() >= n, "without: output is too small");
+  return with_types(indices.dtype(), values.dtype(), [&](auto index, auto value) {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    return sw::without(sw::Run<I, V>{data<I>(indices), data<V>(values), n}, data<I>(others), others.size(),
+                       data<I>(out_indices), data<V>(out_values));
   });
 }
 
@@ -373,6 +462,16 @@ NB_MODULE(_compiled, m) {
   m.def("accumulate_select", &accumulate_select, "residual"_a.noconvert(), "gradient"_a.noconvert(), "threshold"_a,
         "indices"_a.noconvert(), "values"_a.noconvert(), "step"_a);
   m.def("threshold_for_k", &threshold_for_k, "x"_a.noconvert(), "k"_a);
+  m.def("select_buckets", &select_buckets, "x"_a.noconvert(), "k"_a, "bucket"_a, "indices"_a.noconvert(),
+        "values"_a.noconvert());
+  m.def("accumulate_select_buckets", &accumulate_select_buckets, "residual"_a.noconvert(), "gradient"_a.noconvert(),
+        "k"_a, "bucket"_a, "indices"_a.noconvert(), "values"_a.noconvert());
+  m.def("block_norms", &block_norms, "x"_a.noconvert(), "block"_a, "norms"_a.noconvert());
+  m.def("accumulate_block_norms", &accumulate_block_norms, "residual"_a.noconvert(), "gradient"_a.noconvert(),
+        "block"_a, "norms"_a.noconvert());
+  m.def("histogram", &histogram, "x"_a.noconvert(), "counts"_a.noconvert());
+  m.def("without", &without, "indices"_a.noconvert(), "values"_a.noconvert(), "others"_a.noconvert(),
+        "out_indices"_a.noconvert(), "out_values"_a.noconvert());
   m.def("merge", &merge, "operation"_a, "indices"_a.noconvert(), "values"_a.noconvert(),
         "out_indices"_a.noconvert(), "out_values"_a.noconvert());
   m.def("scatter_add", &scatter_add, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(),

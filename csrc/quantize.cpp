@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "dispatch.h"
+#include "sum_of_squares.h"
 #include "values.h"
 
 namespace sparsewire {
@@ -35,19 +36,9 @@ constexpr std::uint32_t one_half = 0x8000'0000;  // as a random word
 
 // Not below the largest magnitude: that is so before rounding, and rounding keeps the order.
 [[gnu::always_inline]] inline float two_norm(const float* values, std::size_t n) {
-  constexpr std::size_t lanes = 8;
-  double sums[lanes] = {};
-  const auto add = [&](std::size_t lane, float value) {
-    const double x = bits_as<float>(finite_magnitude(value));
-    sums[lane] += x * x;
-  };
-  std::size_t j = 0;
-  for (; n - j >= lanes; j += lanes)
-    for (std::size_t lane = 0; lane < lanes; ++lane) add(lane, values[j + lane]);
-  for (std::size_t lane = 0; j < n; ++j, ++lane) add(lane, values[j]);
-  for (std::size_t half = lanes / 2; half != 0; half /= 2)
-    for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-  return static_cast<float>(std::min<double>(std::sqrt(sums[0]), std::numeric_limits<float>::max()));
+  SumOfSquares sum;
+  sum.add(values, n, [](float value) { return bits_as<float>(finite_magnitude(value)); });
+  return static_cast<float>(std::min<double>(std::sqrt(sum.total()), std::numeric_limits<float>::max()));
 }
 
 // ---- values to codes and back, a byte each

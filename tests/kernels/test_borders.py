@@ -50,6 +50,19 @@ WRONG_TYPES = {
     "signed support": lambda: kernels.encode_bitmap(I.astype(np.int32), 0, 64),
     "signed decoded dtype": lambda: kernels.decode_tiles(np.zeros(1, np.uint64), 0, 0, 64, np.int32),
     "float k": lambda: kernels.threshold_for_k(X, 1.5),
+    "float k of a bucket": lambda: kernels.select_buckets(X, 1.5, 4),
+    "float bucket": lambda: kernels.select_buckets(X, 1, 4.0),
+    "signed indices of buckets": lambda: kernels.select_buckets(X, 1, 4, index_dtype=np.int32),
+    "mixed values in buckets": lambda: kernels.accumulate_select_buckets(
+        X.copy(), X.astype(np.float64), 1, 4
+    ),
+    "float block": lambda: kernels.block_norms(X, 4.0),
+    "strided blocks": lambda: kernels.block_norms(X[::2], 4),
+    "mixed values in blocks": lambda: kernels.accumulate_block_norms(X.copy(), X.astype(np.float16), 4),
+    "unsigned values to count": lambda: kernels.histogram(I),
+    "strided values to count": lambda: kernels.histogram(X[::2]),
+    "signed others": lambda: kernels.without(I, X, I.astype(np.int32)),
+    "wider others": lambda: kernels.without(I, X, I.astype(np.uint64)),
 }
 
 WRONG_VALUES = {
@@ -84,6 +97,12 @@ WRONG_VALUES = {
     "tiles behind the first index": lambda: kernels.count_tiles(I, 1),
     "range beyond uint32": lambda: kernels.encode_bitmap(I, 0, 2**32 + 1),
     "range beyond 2^63": lambda: kernels.decode_elias_fano(np.zeros(1, np.uint64), 1, 1, 2**63, np.uint64),
+    "no value of a bucket": lambda: kernels.select_buckets(X, 0, 4),
+    "a whole bucket": lambda: kernels.select_buckets(X, 4, 4),
+    "short gradient in buckets": lambda: kernels.accumulate_select_buckets(X.copy(), X[:4], 1, 4),
+    "empty blocks": lambda: kernels.block_norms(X, 0),
+    "short gradient in blocks": lambda: kernels.accumulate_block_norms(X.copy(), X[:4], 4),
+    "short values of a run": lambda: kernels.without(I, X[:4], I),
     "negative threshold": lambda: kernels.select(X, -1.0),
 }
 
@@ -110,6 +129,10 @@ def test_read_only_arrays_are_inputs_but_not_outputs(isa):
         kernels.merge_sum([(i, x), (i, x), (i, x)])
         with pytest.raises(ValueError, match="residual is read-only"):
             kernels.accumulate_select(x, x, 0)
+        with pytest.raises(ValueError, match="residual is read-only"):
+            kernels.accumulate_select_buckets(x, x, 1, 4)
+        with pytest.raises(ValueError, match="residual is read-only"):
+            kernels.accumulate_block_norms(x, x, 4)
         with pytest.raises(ValueError, match="dense is read-only"):
             kernels.scatter(x, i, x)
 
@@ -125,3 +148,6 @@ def test_memory_safety_does_not_hang_on_the_order_of_indices(isa):
         with kernels.use_isa(isa):
             indices, _ = kernels.merge_sum(runs)
         assert len(indices) <= 500 * count
+    with kernels.use_isa(isa):
+        indices, _ = kernels.without(*runs[0], runs[1][0])
+    assert len(indices) <= 500

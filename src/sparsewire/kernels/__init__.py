@@ -3,6 +3,10 @@
     accumulate_select   residual += gradient; take out what is above a threshold       one pass
     select              the entries above a threshold; dense_to_sparse: the non-zeros
     threshold_for_k     the threshold that selects exactly k entries
+    select_buckets      the k largest of every bucket; accumulate_select_buckets: as accumulate_select
+    block_norms         Euclidean norms of blocks; accumulate_block_norms: after residual += gradient
+    histogram           how many values are in each class of magnitude
+    without             the entries of a run whose indices another one lacks
     merge_sum           sum of sorted runs, added in run order; merge_max, merge_min: absent is zero
     scatter_add         add (scatter: store) entries into a dense range
     split_at            where index ranges begin in a run
@@ -37,9 +41,12 @@ from sparsewire.kernels import magnitude, reference
 from sparsewire.kernels.magnitude import Number
 
 __all__ = [
+    "accumulate_block_norms",
     "accumulate_select",
+    "accumulate_select_buckets",
     "active_isa",
     "available_isas",
+    "block_norms",
     "checksum",
     "count_tiles",
     "decode_bitmap",
@@ -52,6 +59,7 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "histogram",
     "merge_max",
     "merge_min",
     "merge_sum",
@@ -60,10 +68,12 @@ __all__ = [
     "scatter",
     "scatter_add",
     "select",
+    "select_buckets",
     "split_at",
     "threshold_for_k",
     "use_isa",
     "widen",
+    "without",
 ]
 
 Indices = npt.NDArray[Any]
@@ -96,10 +106,7 @@ def accumulate_select(
     >>> residual
     array([0. , 0. , 0. , 0.5], dtype=float32)
     """
-    _check_values(residual, "residual")
-    _check_values(gradient, "gradient")
-    _check_pair(residual, gradient, "residual", "gradient")
-    _check_writeable(residual, "residual")
+    _check_accumulation(residual, gradient)
     dtype = _index_dtype(index_dtype, len(residual))
     bits, ties = magnitude.to_bits(threshold, ties, residual.dtype)
     entries: Entries = _kernels.accumulate_select(residual, gradient, bits, ties, dtype)
@@ -152,6 +159,98 @@ def threshold_for_k(x: Values, k: int) -> tuple[float | int, int]:
         raise ValueError(f"k must be between 1 and the number of values: k is {k}, there are {len(x)} values")
     bits, ties = _kernels.threshold_for_k(x, k)
     return magnitude.from_bits(bits, x.dtype), ties
+
+
+def select_buckets(
+    x: Values, k: int, bucket: int = 512, *, index_dtype: npt.DTypeLike = np.uint32
+) -> Entries:
+    """Of every `bucket` consecutive values the entries of the k largest magnitudes, in index order.
+
+    Among equals the lowest index wins; zeros are never taken.  The last bucket may be shorter.  All NaN count
+    as equal, and as larger than infinity.
+
+    >>> select_buckets(np.array([1, -3, 2, 2, 0, 0, 5], np.float32), 2, bucket=4)
+    (array([1, 2, 6], dtype=uint32), array([-3.,  2.,  5.], dtype=float32))
+    """
+    _check_values(x, "x")
+    k, bucket, (indices, values) = _room_for_buckets(x, k, bucket, index_dtype)
+    count: int = _kernels.select_buckets(x, k, bucket, indices, values)
+    return memory.used(indices, count), memory.used(values, count)
+
+
+def accumulate_select_buckets(
+    residual: Values, gradient: Values, k: int, bucket: int = 512, *, index_dtype: npt.DTypeLike = np.uint32
+) -> Entries:
+    """Add the gradient to the residual and move out of it what `select_buckets` takes, in one pass.
+
+    >>> residual = np.array([0.5, 0, -2, 0], np.float32)
+    >>> accumulate_select_buckets(residual, np.array([1, 0, -1, 0.5], np.float32), 1, bucket=2)
+    (array([0, 2], dtype=uint32), array([ 1.5, -3. ], dtype=float32))
+    >>> residual
+    array([0. , 0. , 0. , 0.5], dtype=float32)
+    """
+    _check_accumulation(residual, gradient)
+    k, bucket, (indices, values) = _room_for_buckets(residual, k, bucket, index_dtype)
+    count: int = _kernels.accumulate_select_buckets(residual, gradient, k, bucket, indices, values)
+    return memory.used(indices, count), memory.used(values, count)
+
+
+def block_norms(x: Values, block: int) -> npt.NDArray[np.float64]:
+    """The Euclidean norm of every `block` consecutive values; the last block may be shorter.
+
+    Squares are added in float64 and nothing is scaled: the norm of float64 values from 1e154 on is infinite.
+
+    >>> block_norms(np.array([3, 4, 0, 5, 7], np.float32), 2)
+    array([5., 5., 7.])
+    """
+    _check_values(x, "x")
+    block, norms = _room_for_norms(len(x), block)
+    _kernels.block_norms(x, block, norms)
+    return norms
+
+
+def accumulate_block_norms(residual: Values, gradient: Values, block: int) -> npt.NDArray[np.float64]:
+    """Add the gradient to the residual, whose `block_norms` are returned, in one pass.
+
+    >>> residual = np.array([1, 1, 0, 5], np.float32)
+    >>> accumulate_block_norms(residual, np.array([2, 3, 0, 0], np.float32), 2)
+    array([5., 5.])
+    >>> residual
+    array([3., 4., 0., 5.], dtype=float32)
+    """
+    _check_accumulation(residual, gradient)
+    block, norms = _room_for_norms(len(residual), block)
+    _kernels.accumulate_block_norms(residual, gradient, block, norms)
+    return norms
+
+
+def histogram(x: Values) -> npt.NDArray[np.int64]:
+    """How many values are in each of 4096 classes of magnitude, 16 to a factor of two.
+
+    A value's class is the first 12 bits, after the sign, of the value as a float32, to which it is rounded.
+    So classes are in the order of magnitudes, and `magnitude.class_floor` is where one begins.  Zeros are in
+    class 0, with the smallest numbers; infinities in class 4080, and NaN in the last one.
+
+    >>> np.flatnonzero(histogram(np.array([1.0, -1.05, 1.1, 2.0])))
+    array([2032, 2033, 2048])
+    """
+    _check_values(x, "x")
+    counts: npt.NDArray[np.int64] = _kernels.histogram(x)
+    return counts
+
+
+def without(indices: Indices, values: Values, others: Indices) -> Entries:
+    """The entries whose index is not among `others`; both strictly increasing.
+
+    >>> without(np.array([1, 5, 9], np.uint32), np.array([1.0, 2.0, 3.0]), np.array([0, 5], np.uint32))
+    (array([1, 9], dtype=uint32), array([1., 3.]))
+    """
+    _check_entries(indices, values)
+    _check_indices(others, "others")
+    _check_same_dtype(indices, others, "indices and others")
+    out = memory.empty(len(indices), indices.dtype), memory.empty(len(values), values.dtype)
+    count: int = _kernels.without(indices, values, others, *out)
+    return memory.used(out[0], count), memory.used(out[1], count)
 
 
 def merge_sum(runs: Sequence[Entries], out: Entries | None = None) -> Entries:
@@ -616,10 +715,13 @@ def _check_entries(indices: Indices, values: Values) -> None:
         raise ValueError(f"indices and values differ in length: {len(indices)} and {len(values)}")
 
 
-def _check_pair(a: Values, b: Values, a_name: str, b_name: str) -> None:
-    _check_same_dtype(a, b, f"{a_name} and {b_name}")
-    if len(a) != len(b):
-        raise ValueError(f"{a_name} and {b_name} differ in length: {len(a)} and {len(b)}")
+def _check_accumulation(residual: Values, gradient: Values) -> None:
+    _check_values(residual, "residual")
+    _check_values(gradient, "gradient")
+    _check_same_dtype(residual, gradient, "residual and gradient")
+    if len(residual) != len(gradient):
+        raise ValueError(f"residual and gradient differ in length: {len(residual)} and {len(gradient)}")
+    _check_writeable(residual, "residual")
 
 
 def _check_same_dtype(a: npt.NDArray[Any], b: npt.NDArray[Any], names: str) -> None:
@@ -643,6 +745,27 @@ def _room(out: npt.NDArray[Any] | None, count: int, dtype: np.dtype[Any]) -> npt
     if len(out) != count:
         raise ValueError(f"out has room for {len(out)} and there are {count}")
     return out
+
+
+def _room_for_buckets(x: Values, k: int, bucket: int, index_dtype: npt.DTypeLike) -> tuple[int, int, Entries]:
+    """k and the length of a bucket, at most as many as there are values, and room for the entries."""
+    if not 1 <= operator.index(k) < operator.index(bucket):
+        raise ValueError(
+            f"k must be at least 1 and less than a bucket: k is {k}, a bucket has {bucket} values"
+        )
+    dtype = _index_dtype(index_dtype, len(x))
+    bucket = min(operator.index(bucket), len(x) or 1)
+    k = min(operator.index(k), bucket)
+    room = min(len(x), k * -(-len(x) // bucket))
+    return k, bucket, (memory.empty(room, dtype), memory.empty(room, x.dtype))
+
+
+def _room_for_norms(count: int, block: int) -> tuple[int, npt.NDArray[np.float64]]:
+    """The length of a block, at most that of all values, and an array for the norms."""
+    if operator.index(block) < 1:
+        raise ValueError(f"a block holds at least one value, got {block}")
+    block = min(operator.index(block), count or 1)
+    return block, memory.empty(-(-count // block), np.float64)
 
 
 def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int) -> bool:

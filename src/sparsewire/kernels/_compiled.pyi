@@ -25,6 +25,29 @@ def accumulate_select(
     step: Step,
 ) -> Step: ...
 def threshold_for_k(x: npt.NDArray[Any], k: int) -> tuple[int, int]: ...
+def select_buckets(
+    x: npt.NDArray[Any], k: int, bucket: int, indices: npt.NDArray[Any], values: npt.NDArray[Any]
+) -> int: ...
+def accumulate_select_buckets(
+    residual: npt.NDArray[Any],
+    gradient: npt.NDArray[Any],
+    k: int,
+    bucket: int,
+    indices: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+) -> int: ...
+def block_norms(x: npt.NDArray[Any], block: int, norms: npt.NDArray[np.float64]) -> None: ...
+def accumulate_block_norms(
+    residual: npt.NDArray[Any], gradient: npt.NDArray[Any], block: int, norms: npt.NDArray[np.float64]
+) -> None: ...
+def histogram(x: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> None: ...
+def without(
+    indices: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    others: npt.NDArray[Any],
+    out_indices: npt.NDArray[Any],
+    out_values: npt.NDArray[Any],
+) -> int: ...
 def merge(
     operation: str,
     indices: Sequence[npt.NDArray[Any]],

@@ -9,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsewire.kernels import _compiled
+from sparsewire.kernels.magnitude import CLASSES
 
 __all__ = [
+    "accumulate_block_norms",
     "accumulate_select",
+    "accumulate_select_buckets",
+    "block_norms",
     "checksum",
     "count_tiles",
     "decode_bitmap",
@@ -22,15 +26,18 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "histogram",
     "merge",
     "narrow",
     "quantize",
     "scatter",
     "scatter_add",
     "select",
+    "select_buckets",
     "split_at",
     "threshold_for_k",
     "widen",
+    "without",
 ]
 
 Indices = npt.NDArray[Any]
@@ -61,6 +68,40 @@ def select(x: Values, bits: int, ties: int, offset: int, index_dtype: np.dtype[A
 
 def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
     return _compiled.threshold_for_k(_raw(x), k)
+
+
+def select_buckets(x: Values, k: int, bucket: int, out_indices: Indices, out_values: Values) -> int:
+    return _compiled.select_buckets(_raw(x), k, bucket, out_indices, _raw(out_values))
+
+
+def accumulate_select_buckets(
+    residual: Values, gradient: Values, k: int, bucket: int, out_indices: Indices, out_values: Values
+) -> int:
+    return _compiled.accumulate_select_buckets(
+        _raw(residual), _raw(gradient), k, bucket, out_indices, _raw(out_values)
+    )
+
+
+def block_norms(x: Values, block: int, norms: npt.NDArray[np.float64]) -> None:
+    _compiled.block_norms(_raw(x), block, norms)
+
+
+def accumulate_block_norms(
+    residual: Values, gradient: Values, block: int, norms: npt.NDArray[np.float64]
+) -> None:
+    _compiled.accumulate_block_norms(_raw(residual), _raw(gradient), block, norms)
+
+
+def histogram(x: Values) -> npt.NDArray[np.int64]:
+    counts = np.empty(CLASSES, np.int64)
+    _compiled.histogram(_raw(x), counts)
+    return counts
+
+
+def without(
+    indices: Indices, values: Values, others: Indices, out_indices: Indices, out_values: Values
+) -> int:
+    return _compiled.without(indices, _raw(values), others, out_indices, _raw(out_values))
 
 
 def merge(operation: str, runs: Sequence[Entries], out_indices: Indices, out_values: Values) -> int:

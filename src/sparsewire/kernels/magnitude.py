@@ -16,9 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Number", "from_bits", "magnitudes", "to_bits"]
+__all__ = ["CLASSES", "Number", "class_floor", "classes", "from_bits", "magnitudes", "to_bits"]
 
 Number: TypeAlias = "float | np.floating[Any] | np.integer[Any]"
+
+# Of a float32's bits without the sign, the first 12 are its class: exponent and four bits of mantissa.
+CLASSES = 4096
+_CLASS_SHIFT = 19
 
 
 def magnitudes(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -51,6 +55,22 @@ def from_bits(bits: int, dtype: np.dtype[Any]) -> float | int:
     if dtype.kind == "i":
         return bits
     return math.nan if bits > _infinity(dtype) else float(np.array(bits, _unsigned(dtype)).view(dtype))
+
+
+def classes(x: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """The class of each value, which is first rounded to float32; a NaN's is the last one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = x.astype(np.float32)
+    return np.where(np.isnan(rounded), np.uint32(CLASSES - 1), magnitudes(rounded) >> np.uint32(_CLASS_SHIFT))
+
+
+def class_floor(number: int) -> float:
+    """The smallest magnitude in a class.
+
+    >>> class_floor(int(classes(np.array([1.99]))[0]))
+    1.9375
+    """
+    return float(np.array(number << _CLASS_SHIFT, np.uint32).view(np.float32))
 
 
 def _integer_bits(threshold: Any, dtype: np.dtype[Any]) -> tuple[int, bool]:

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire.kernels.magnitude import magnitudes
+from sparsewire.kernels.magnitude import CLASSES, classes, magnitudes
 
 __all__ = [
+    "accumulate_block_norms",
     "accumulate_select",
+    "accumulate_select_buckets",
+    "block_norms",
     "checksum",
     "count_tiles",
     "decode_bitmap",
@@ -27,15 +30,18 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "histogram",
     "merge",
     "narrow",
     "quantize",
     "scatter",
     "scatter_add",
     "select",
+    "select_buckets",
     "split_at",
     "threshold_for_k",
     "widen",
+    "without",
 ]
 
 Indices = npt.NDArray[Any]
@@ -73,6 +79,51 @@ def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
     magnitude = magnitudes(x)
     kth = np.partition(magnitude, len(x) - k)[len(x) - k]
     return int(kth), k - int(np.count_nonzero(magnitude > kth))
+
+
+def select_buckets(x: Values, k: int, bucket: int, out_indices: Indices, out_values: Values) -> int:
+    rows = _rows(magnitudes(x), bucket)
+    largest_first = np.argsort(~rows, axis=1, kind="stable")  # ~ turns the order round
+    first = bucket * np.arange(len(rows))
+    positions = np.sort((first[:, None] + largest_first[:, :k]).reshape(-1))
+    positions = positions[rows.reshape(-1)[positions] != 0]
+    out_indices[: len(positions)], out_values[: len(positions)] = positions, x[positions]
+    return len(positions)
+
+
+@_quiet
+def accumulate_select_buckets(
+    residual: Values, gradient: Values, k: int, bucket: int, out_indices: Indices, out_values: Values
+) -> int:
+    residual[:] = _wide(residual) + _wide(gradient)
+    count = select_buckets(residual, k, bucket, out_indices, out_values)
+    residual[out_indices[:count]] = 0
+    return count
+
+
+@_quiet
+def block_norms(x: Values, block: int, norms: npt.NDArray[np.float64]) -> None:
+    norms[:] = np.sqrt(_sums_of_squares(_rows(x, block)))
+
+
+@_quiet
+def accumulate_block_norms(
+    residual: Values, gradient: Values, block: int, norms: npt.NDArray[np.float64]
+) -> None:
+    residual[:] = _wide(residual) + _wide(gradient)
+    block_norms(residual, block, norms)
+
+
+def histogram(x: Values) -> npt.NDArray[np.int64]:
+    return np.bincount(classes(x), minlength=CLASSES).astype(np.int64)
+
+
+def without(
+    indices: Indices, values: Values, others: Indices, out_indices: Indices, out_values: Values
+) -> int:
+    kept = np.flatnonzero(~np.isin(indices, others))
+    out_indices[: len(kept)], out_values[: len(kept)] = indices[kept], values[kept]
+    return len(kept)
 
 
 @_quiet
@@ -185,15 +236,19 @@ def _max_norms(buckets: Values) -> Values:
 
 
 def _two_norms(buckets: Values) -> Values:
+    return np.minimum(np.sqrt(_sums_of_squares(buckets)), np.finfo(np.float32).max)
+
+
+def _sums_of_squares(rows: Values) -> Values:
     """Squares are added in float64: value j to lane j % 8, then the upper half of the lanes to the lower."""
-    lanes = np.zeros((len(buckets), 8))
-    for begin in range(0, buckets.shape[1], 8):
-        part = buckets[:, begin : begin + 8].astype(np.float64)
+    lanes = np.zeros((len(rows), 8))
+    for begin in range(0, rows.shape[1], 8):
+        part = rows[:, begin : begin + 8].astype(np.float64)
         lanes[:, : part.shape[1]] += part * part
     while lanes.shape[1] > 1:
         half = lanes.shape[1] // 2
         lanes = lanes[:, :half] + lanes[:, half:]
-    return np.minimum(np.sqrt(lanes[:, 0]), np.finfo(np.float32).max)
+    return lanes[:, 0]
 
 
 def _philox(counters: Indices, key: int) -> npt.NDArray[np.uint64]:

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_cases import (
+    canaries_around_outputs,
+    each_dtype,
+    each_isa,
+    frozen,
+    index_dtypes,
+    misaligned,
+    plain,
+    rank_of,
+    same_bits,
+    shifts,
+    values,
+)
+
+from sparsewire import kernels
+
+# Shorter and longer than the values, odd, and multiples of what is done at once.
+buckets = st.sampled_from([2, 3, 63, 64, 65, 100, 128, 2**70]) | st.integers(2, 200)
+
+
+def best_of_buckets(array, k, bucket):
+    ranks, positions = [rank_of(number) for number in plain(array)], []
+    for begin in range(0, len(ranks), bucket):
+        members = [p for p in range(begin, min(begin + bucket, len(ranks))) if ranks[p] != (0, 0)]
+        best_first = sorted(members, key=lambda p: ranks[p], reverse=True)  # stable: low index first
+        positions += sorted(best_first[:k])
+    return positions
+
+
+def dense_sum(a, b):
+    wide = np.float32 if a.dtype.itemsize == 2 else a.dtype
+    with np.errstate(all="ignore"):
+        return (a.astype(wide) + b.astype(wide)).astype(a.dtype)
+
+
+@each_isa
+@each_dtype
+@given(data=st.data(), index_dtype=index_dtypes, shift=shifts, bucket=buckets)
+def test_the_largest_of_each_bucket_are_taken(isa, dtype, data, index_dtype, shift, bucket):
+    x = frozen(misaligned(data.draw(values(dtype)), shift))
+    k = data.draw(st.integers(1, min(bucket - 1, 70)))
+    with kernels.use_isa(isa), canaries_around_outputs():
+        indices, chosen = kernels.select_buckets(x, k, bucket, index_dtype=index_dtype)
+    positions = best_of_buckets(x, k, bucket)
+    assert indices.dtype == index_dtype
+    assert indices.tolist() == positions
+    assert same_bits(chosen, x[positions])
+
+
+@each_isa
+@each_dtype
+@given(data=st.data(), index_dtype=index_dtypes, shift=shifts, bucket=buckets)
+def test_what_is_taken_and_what_stays_is_the_sum(isa, dtype, data, index_dtype, shift, bucket):
+    gradient = frozen(misaligned(data.draw(values(dtype)), shift))
+    before = data.draw(values(dtype, len(gradient)))
+    residual = misaligned(before, 15 - shift)
+    total = dense_sum(before, gradient)
+    k = data.draw(st.integers(1, min(bucket - 1, 70)))
+    with kernels.use_isa(isa), canaries_around_outputs():
+        indices, moved = kernels.accumulate_select_buckets(
+            residual, gradient, k, bucket, index_dtype=index_dtype
+        )
+    positions = best_of_buckets(total, k, bucket)
+    assert indices.dtype == index_dtype
+    assert indices.tolist() == positions
+    assert same_bits(moved, total[positions])
+    total[positions] = 0
+    assert same_bits(residual, total)
+    assert not residual.base[: 15 - shift].any()
+    assert not residual.base[15 - shift + len(residual) :].any()
+
+
+RNG = np.random.default_rng(6)
+N = 5 * 512 + 77
+DISTRIBUTIONS = {
+    "normal": RNG.standard_normal(N) * 1000,
+    "equal": np.full(N, -3),
+    "two magnitudes": np.where(RNG.random(N) < 0.02, 5, -7),
+    "few large ones": np.where(RNG.random(N) < 0.02, 7, -5),
+    "mostly zero": np.where(RNG.random(N) < 0.005, RNG.integers(1, 100, N), 0),
+    "zero": np.zeros(N),
+    "ascending": np.arange(N),
+    "descending": np.arange(N)[::-1],
+    "large ones together": np.where(np.arange(N) % 512 < 40, 1000 + np.arange(N) % 7, np.arange(N) % 5),
+    "large ones far apart": np.where(np.arange(N) % 32 == 5, 100 + np.arange(N) // 32 % 50, np.arange(N) % 5),
+}
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("k", [1, 4, 8, 31, 33, 200, 511])
+def test_buckets_of_512_have_exact_answers(isa, dtype, name, k):
+    x = DISTRIBUTIONS[name].astype(dtype)
+    residual = x.copy()
+    with kernels.use_isa(isa), canaries_around_outputs():
+        indices, chosen = kernels.select_buckets(x, k)
+        moved_indices, moved = kernels.accumulate_select_buckets(residual, np.zeros_like(x), k)
+    positions = best_of_buckets(x, k, 512)
+    assert indices.tolist() == moved_indices.tolist() == positions
+    assert same_bits(chosen, x[positions])
+    assert same_bits(moved, chosen)
+    assert np.array_equal(np.flatnonzero(residual), np.setdiff1d(np.flatnonzero(x), positions))
+
+
+@each_isa
+def test_nan_is_larger_than_infinity_and_the_first_nan_wins(isa):
+    x = np.ones(512, np.float32)
+    x[[100, 300, 400]] = [np.inf, -np.nan, np.nan]
+    x.view(np.uint32)[300] += 1  # another payload
+    with kernels.use_isa(isa):
+        assert kernels.select_buckets(x, 1)[0].tolist() == [300]
+        assert kernels.select_buckets(x, 3)[0].tolist() == [100, 300, 400]
+        assert kernels.select_buckets(x, 4)[0].tolist() == [0, 100, 300, 400]
+
+
+@each_isa
+def test_a_residual_may_be_its_own_gradient_in_buckets(isa):
+    x = np.arange(1, 201, dtype=np.float32)
+    with kernels.use_isa(isa):
+        indices, moved = kernels.accumulate_select_buckets(x, x, 2, 100)
+    assert indices.tolist() == [98, 99, 198, 199]
+    assert moved.tolist() == [198, 200, 398, 400]
+    assert x[:3].tolist() == [2, 4, 6]
+
+
+def test_k_that_is_no_part_of_a_bucket_is_named():
+    with pytest.raises(ValueError, match="k is 8, a bucket has 8 values"):
+        kernels.select_buckets(np.ones(100, np.float32), 8, 8)
