@@ -29,5 +29,7 @@ with sw.init() as comm:
     means = [request.wait() for request in requests]
 
     if comm.rank == 0:
-        print(f"{comm.size} ranks, {LAYERS} layers, {sum(np.count_nonzero(mean) for mean in means):,} non-zeros")
+        print(
+            f"{comm.size} ranks, {LAYERS} layers, {sum(np.count_nonzero(mean) for mean in means):,} non-zeros"
+        )
         print(f"the last sum was made by {requests[-1].last.algorithm}")

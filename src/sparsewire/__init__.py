@@ -8,7 +8,7 @@ array([0., 3.], dtype=float32)
 
 from importlib.metadata import version as _version
 
-from sparsewire.algorithms import ALGORITHMS
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
 from sparsewire.communicator import Communicator, Last
 from sparsewire.errors import (
     CallMismatchError,
@@ -24,22 +24,30 @@ from sparsewire.precision import QSGD
 from sparsewire.request import Request
 from sparsewire.rounding import Feedback
 from sparsewire.start import init
+from sparsewire.sync import METHODS, Method, Sync, SyncState
 from sparsewire.vector import SparseVector
 
 __all__ = [
     "ALGORITHMS",
+    "METHODS",
     "QSGD",
+    "TOPK_ALGORITHMS",
     "CallMismatchError",
     "CollectiveTimeout",
     "Communicator",
     "Feedback",
     "InputError",
     "Last",
+    "Method",
     "MissingExtraError",
     "PeerLostError",
+    "Regions",
     "Request",
     "SparseVector",
     "SparsewireError",
+    "Sync",
+    "SyncState",
+    "TopkSum",
     "TransportError",
     "WireError",
     "init",

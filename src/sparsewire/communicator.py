@@ -6,16 +6,17 @@ import functools
 import threading
 import time
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from sparsewire import explain, kernels
-from sparsewire.algorithms import ALGORITHMS
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
 from sparsewire.algorithms._patterns import allgather
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
@@ -140,6 +141,41 @@ class Communicator:
         options = algorithm, op, name, nnz, precision, feedback
         return self._icall(lambda: self._allreduce(x, *options), timeout)
 
+    def allreduce_topk(
+        self,
+        x: Any,
+        k: int,
+        *,
+        algorithm: str = "ok_topk",
+        regions: Regions | None = None,
+        timeout: float | None = None,
+    ) -> TopkSum:
+        """The k largest entries of the sum, ``total``, the same bits on every rank; and what is ``left``.
+
+        Only a rank's own k largest take part.  All ranks' ``left`` together are what ``total`` is without:
+        add them to what is summed next, and nothing is lost.  ``regions`` are what the last call returned,
+        which spares a round; all ranks give the same.
+
+        >>> import numpy as np, sparsewire as sw
+        >>> total, left, _ = sw.init().allreduce_topk(np.array([3.0, -4.0, 0.5]), 1)
+        >>> total.to_dense(), left.to_dense()
+        (array([ 0., -4.,  0.]), array([3. , 0. , 0.5]))
+        """
+        result: TopkSum = self._call(lambda: self._allreduce_topk(x, k, algorithm, regions), timeout)
+        return result
+
+    def iallreduce_topk(
+        self,
+        x: Any,
+        k: int,
+        *,
+        algorithm: str = "ok_topk",
+        regions: Regions | None = None,
+        timeout: float | None = None,
+    ) -> Request:
+        """``allreduce_topk`` in the background."""
+        return self._icall(lambda: self._allreduce_topk(x, k, algorithm, regions), timeout)
+
     def allgather(self, x: Any, *, timeout: float | None = None) -> list[Any]:
         """Everybody's ``x``, in rank order; lengths may differ, the dtype may not.
 
@@ -180,6 +216,15 @@ class Communicator:
     def barrier(self, *, timeout: float | None = None) -> None:
         """Return when every rank has called it."""
         self._call(self._barrier, timeout)
+
+    def refuse(self, error: SparsewireError) -> NoReturn:
+        """Instead of the next collective: raise the error on every rank, as this one cannot take part."""
+
+        def cannot() -> _Plan:
+            raise error
+
+        self._call(cannot, None)
+        raise AssertionError("a refused call returns nothing")
 
     def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Communicator | None:
         """A communicator of the ranks that give the same ``color``, in the order of ``key``, then of rank.
@@ -331,6 +376,26 @@ class Communicator:
             feedback.make_room(vector.length, vector.dtype)
         self._rounded += 1
         return Rounding(precision, self.rank, self._rounded, feedback)
+
+    def _allreduce_topk(self, x: Any, k: int, algorithm: str, regions: Regions | None) -> _Plan:
+        vector, _ = from_any(x)
+        _check_choice("algorithm", algorithm, tuple(TOPK_ALGORITHMS))
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise InputError(f"k is {k!r}; it must be the number of entries of the result, at least 1")
+        if regions is not None and (len(regions.cuts), regions.cuts[-1]) != (self.size + 1, vector.length):
+            raise InputError(
+                f"the regions are {len(regions.cuts) - 1} of a vector of {regions.cuts[-1]:,}, and these are "
+                f"{self.size} ranks and a vector of {vector.length:,}; give None to begin anew"
+            )
+        reused = zlib.crc32(str(regions).encode()) if regions else 0
+        kind = f"{algorithm} k={k}"
+        call = Call("allreduce_topk", kind, "sum", vector.dtype.name, vector.length, root=reused)
+        script = TOPK_ALGORITHMS[algorithm].run(self.rank, self.size, vector, int(k), regions)
+
+        def finish(result: TopkSum) -> _Finished:
+            return _Finished(result, result.total.nnz, _density(result.total), algorithm)
+
+        return _Plan.simple(script, call, vector, finish)
 
     def _allgather(self, x: Any) -> _Plan:
         vector, restore = from_any(x)

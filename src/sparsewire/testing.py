@@ -3,7 +3,8 @@
     run_local      run an algorithm on every rank's vector, in one process
     ORACLES        what each algorithm of the table must return, in plain dense numpy
     check_driver   the conformance suite: what every driver has to do
-    tcp_ranks      all ranks of a TCP mesh as threads of this process
+    run_program    run a program on every rank, as threads of this process that are connected by TCP
+    tcp_ranks      as run_program, a script
     mpi_ranks      the ranks of an MPI job
 
 A new driver passes if this returns:
@@ -27,6 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.communicator import Communicator
 from sparsewire.drivers import local, tcp
 from sparsewire.drivers._base import Traffic
 from sparsewire.drivers.engine import Engine
@@ -45,6 +47,7 @@ __all__ = [
     "dense",
     "mpi_ranks",
     "run_local",
+    "run_program",
     "same_bits",
     "tcp_ranks",
 ]
@@ -161,21 +164,39 @@ def tcp_ranks(make_script: MakeScript, size: int, timeout: float = 60.0) -> list
     >>> tcp_ranks(swap, 2)
     [1, 0]
     """
+
+    def work(driver: Engine) -> Any:
+        return driver.run(make_script(driver.rank, size), Call(), timeout)[0]
+
+    return _threads(work, size, timeout)
+
+
+def run_program(program: Callable[[Communicator], T], size: int, timeout: float = 60.0) -> list[T]:
+    """Run a program on every rank of a TCP mesh on this machine, each rank a thread with its communicator.
+
+    >>> run_program(lambda comm: comm.allreduce(np.array([comm.rank + 1.0])).tolist(), 2)
+    [[3.0], [3.0]]
+    """
+    return _threads(lambda driver: program(Communicator.of(driver, timeout)), size, timeout)
+
+
+def _threads(work: Callable[[Engine], T], size: int, timeout: float) -> list[T]:
+    """What every rank's work returns, in rank order."""
     drivers: list[Engine] = []
-    results: dict[int, Any] = {}
+    results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
     secret = secrets.token_hex(16)
 
-    def work(rank: int, port: int) -> None:
+    def take_part(rank: int, port: int) -> None:
         try:
             driver = tcp.connect(rank, size, ("127.0.0.1", port), secret, timeout)
             drivers.append(driver)
-            results[rank], _ = driver.run(make_script(rank, size), Call(), timeout)
+            results[rank] = work(driver)
         except BaseException as error:
             errors[rank] = error
 
     with _reserved_port() as port:
-        threads = [threading.Thread(target=work, args=(rank, port)) for rank in range(size)]
+        threads = [threading.Thread(target=take_part, args=(rank, port)) for rank in range(size)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -173,6 +173,56 @@ class SparseVector:
             for i in range(len(cuts) - 1)
         ]
 
+    def between(self, first: int, last: int) -> SparseVector:
+        """The piece from its entry number ``first`` to before number ``last``, as views.
+
+        >>> [p.stop for p in (SparseVector(8, [1, 2, 5], np.ones(3)).between(0, 2),)]
+        [5]
+        """
+        assert self.indices is not None
+        start, stop = (
+            int(self.indices[number]) if 0 < number < self.nnz else outside
+            for number, outside in ((first, self.start), (last, self.stop))
+        )
+        indices, values = self.indices[first:last], self.values[first:last]
+        return SparseVector.piece(self.length, start, stop, indices, values)
+
+    def largest(self, count: int) -> SparseVector:
+        """The entries of largest magnitude, the first of those that are equal; NaN is above infinity.
+
+        >>> SparseVector(8, [1, 2, 5], np.array([3.0, -4.0, 3.0])).largest(2).indices
+        array([1, 2], dtype=uint32)
+        """
+        if self.nnz <= count:
+            return self
+        assert self.indices is not None
+        work.count(values=2 * self.nnz)
+        threshold, ties = kernels.threshold_for_k(self.values, count) if count else (np.inf, 0)
+        places, values = kernels.select(self.values, threshold, ties, index_dtype=index_dtype(self.nnz))
+        return SparseVector.piece(self.length, self.start, self.stop, self.indices[places], values)
+
+    def without(self, other: SparseVector) -> SparseVector:
+        """The entries at whose index the other has none.
+
+        >>> v = SparseVector(8, [1, 2, 5], np.ones(3))
+        >>> v.without(v.largest(1)).indices
+        array([2, 5], dtype=uint32)
+        """
+        assert self.indices is not None
+        assert other.indices is not None
+        work.count(entries=self.nnz)
+        entries = kernels.without(self.indices, self.values, other.indices)
+        return SparseVector.piece(self.length, self.start, self.stop, *entries)
+
+    def histogram(self) -> npt.NDArray[np.int64]:
+        """How many entries are in each class of magnitude; see ``kernels.histogram``."""
+        work.count(values=self.nnz)
+        return kernels.histogram(self.values)
+
+    def whole(self) -> SparseVector:
+        """The entries as a vector without a range of its own."""
+        return SparseVector.piece(self.length, 0, self.length, self.indices, self.values)
+
     def cut(self, parts: int) -> list[SparseVector]:
         """The range in ``parts`` that differ by at most one position, as views.
 

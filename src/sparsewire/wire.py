@@ -59,6 +59,7 @@ OPERATIONS = (
     "broadcast",
     "reduce",
     "barrier",
+    "allreduce_topk",
 )
 OPS = ("none", "sum", "avg", "max", "min")
 _DTYPES = ("none", *VALUE_DTYPES)
@@ -100,6 +101,7 @@ class Call:
             f"op={self.op}" if self.op != "none" else "",
             f"precision={self.precision}" if self.precision != "exact" else "",
             f"root={self.root}" if self.operation in ("broadcast", "reduce") else "",
+            f"regions={self.root:08x}" if self.operation == "allreduce_topk" else "",
         ]
         return f"{self.operation}({', '.join(filter(None, facts))})"
 

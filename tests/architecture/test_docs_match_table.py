@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from sparsewire import wire
-from sparsewire.algorithms import ALGORITHMS
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS
 from sparsewire.testing import ORACLES
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*ALGORITHMS, *TOPK_ALGORITHMS])
 def test_each_algorithm_has_a_section_and_a_row(name):
     page = (ROOT / "docs/algorithms.md").read_text()
     assert f"\n## {name}\n" in page

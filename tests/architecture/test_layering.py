@@ -22,6 +22,7 @@ ALLOWED = {
     "support": ["kernels"],
     "precision": ["kernels", "vector"],
     "rounding": ["precision", "vector"],
+    "compress": ["compress", "kernels", "memory", "precision", "rounding", "vector"],
     "wire": ["precision", "support", "vector", "kernels", "memory"],
     "model": ["precision", "support", "work"],
     "algorithms": ["algorithms", "rounding", "steps", "vector", "model", "work"],
@@ -37,14 +38,17 @@ ALLOWED = {
         *("algorithms", "calibration", "chooser", "convert", "drivers._base", "explain", "kernels", "model"),
         *("precision", "request", "rounding", "steps", "vector", "wire"),
     ],
+    "sync": ["algorithms", "communicator", "compress", "vector"],
     "start": ["communicator", "drivers"],
-    "testing": ["algorithms", "drivers", "precision", "rounding", "steps", "vector", "wire"],
+    "testing": ["algorithms", "communicator", "drivers", "precision", "rounding", "steps", "vector", "wire"],
     "launch": [],
     "launch_mpi": ["launch", "network"],
     "job": ["launch", "launch_mpi", "network"],
     "network": [],
     "cli": ["bench", "job", "launch", "network", "tune", "kernels", "model", ""],
-    "__init__": ["algorithms", "communicator", "precision", "request", "rounding", "start", "vector"],
+    "__init__": [
+        *("algorithms", "communicator", "precision", "request", "rounding", "start", "sync", "vector"),
+    ],
 }
 OPTIONAL = {"torch", "scipy", "mpi4py", "ml_dtypes", "sklearn", "matplotlib"}
 COMMAND_LINE_ONLY = {"typer", "rich"}

@@ -32,6 +32,7 @@ OPERATIONS = [
     "broadcast",
     "reduce",
     "barrier",
+    "allreduce_topk",
 ]
 OPS = ["none", "sum", "avg", "max", "min"]
 NUMBERS = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H", "int32": "i", "int64": "q"}

@@ -1,6 +1,17 @@
 """Collective algorithms as scripts without I/O: one file each, its cost beside it."""
 
 from sparsewire.algorithms.auto import auto, cheapest
-from sparsewire.algorithms.table import ALGORITHMS, Algorithm, suited
+from sparsewire.algorithms.ok_topk import Regions, TopkSum
+from sparsewire.algorithms.table import ALGORITHMS, TOPK_ALGORITHMS, Algorithm, TopkAlgorithm, suited
 
-__all__ = ["ALGORITHMS", "Algorithm", "auto", "cheapest", "suited"]
+__all__ = [
+    "ALGORITHMS",
+    "TOPK_ALGORITHMS",
+    "Algorithm",
+    "Regions",
+    "TopkAlgorithm",
+    "TopkSum",
+    "auto",
+    "cheapest",
+    "suited",
+]

@@ -23,15 +23,15 @@ ORDINARY = Network(latency=50e-6, bandwidth=125e6, overhead=30e-6, seconds_per_e
 
 @functools.lru_cache(maxsize=4096)
 def cheapest(network: Network, shape: Shape) -> str:
-    """The name of the exact algorithm, rounding apart, with the lowest predicted time.
+    """The name of the algorithm with the lowest predicted time.
 
     Of those that are as good as equal the first dense one of the table is taken, because whatever is chosen
     is held against the dense baseline, and else the first of the table.
     """
-    exact = {name: algorithm for name, algorithm in suited(shape).items() if algorithm.exact}
-    seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in exact.items()}
-    equal = [name for name in exact if seconds[name] <= TIE * min(seconds.values())]
-    return next((name for name in equal if exact[name].dense), equal[0])
+    able = suited(shape)
+    seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in able.items()}
+    equal = [name for name in able if seconds[name] <= TIE * min(seconds.values())]
+    return next((name for name in equal if able[name].dense), equal[0])
 
 
 def fullness(vec: SparseVector, size: int) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 from sparsewire.work import Work
 
-__all__ = ["balanced", "balanced_ranges", "cost", "report"]
+__all__ = ["Integers", "balanced", "balanced_ranges", "cost", "entries_at", "report"]
 
 # All ranks' together are enough to know how entries lie in an owner's part; one rank's make half a kilobyte.
 QUANTILES = 64
@@ -86,7 +86,7 @@ def _strips(reports: Sequence[Integers], length: int) -> tuple[Integers, Floats]
     widths = np.diff(borders)
     entries, missing = np.zeros(len(widths)), np.ones(len(widths))
     for told in reports:
-        mine = np.diff(_entries_at(borders, told))
+        mine = np.diff(entries_at(borders, told))
         entries += mine
         density = np.minimum(mine / np.maximum(widths, 1), 1)
         missing *= 1 - density  # share of positions that nobody has so far
@@ -126,7 +126,7 @@ def _entries_below(nnz: int) -> Integers:
     return np.array([nnz * part // QUANTILES for part in range(QUANTILES + 1)], np.int64)
 
 
-def _entries_at(borders: Integers, told: Integers) -> Floats:
+def entries_at(borders: Integers, told: Integers) -> Floats:
     """How many of a rank's entries lie below each border."""
     counts, indices = _entries_below(int(told[0])), told[1:]
     left = np.clip(np.searchsorted(indices, borders, side="right") - 1, 0, QUANTILES - 1)

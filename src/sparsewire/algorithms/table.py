@@ -10,7 +10,9 @@ from sparsewire.algorithms import (
     balanced,
     dense_halving_doubling,
     dense_ring,
+    gtopk,
     hybrid,
+    ok_topk,
     recursive_doubling,
     sparse_ring,
     split_allgather,
@@ -19,7 +21,7 @@ from sparsewire.model import Cost, Network, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
 
-__all__ = ["ALGORITHMS", "Algorithm", "suited"]
+__all__ = ["ALGORITHMS", "TOPK_ALGORITHMS", "Algorithm", "TopkAlgorithm", "suited"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,6 @@ class Algorithm:
 
     run: Callable[..., Steps[SparseVector]]  # (rank, size, vector, op=SUM)
     cost: Callable[[Network, Shape], Cost]
-    exact: bool = True  # the sum of everything, as opposed to its largest entries
     dense: bool = False  # does not look at zeros: a baseline
     rounds: bool = False  # takes a ``rounding`` as well: sums are made in one place only
 
@@ -45,6 +46,20 @@ ALGORITHMS: dict[str, Algorithm] = {
     "dense_halving_doubling": Algorithm(
         dense_halving_doubling.dense_halving_doubling, dense_halving_doubling.cost, dense=True
     ),
+}
+
+
+@dataclass(frozen=True)
+class TopkAlgorithm:
+    """A row of the second table: the largest entries of the sum, and what is left."""
+
+    run: Callable[..., Steps[ok_topk.TopkSum]]  # (rank, size, vector, k, regions=None)
+    cost: Callable[[Network, Shape], Cost]  # with k as the shape's nnz
+
+
+TOPK_ALGORITHMS: dict[str, TopkAlgorithm] = {
+    "ok_topk": TopkAlgorithm(ok_topk.ok_topk, ok_topk.cost),
+    "gtopk": TopkAlgorithm(gtopk.gtopk, gtopk.cost),
 }
 
 

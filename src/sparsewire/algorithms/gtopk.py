@@ -1,0 +1,55 @@
+"""gTop-k: the k largest entries, again after each sum, up a binary tree; the root tells all.
+
+In every round half of the ranks that are left hand their k entries to a neighbour, which adds them to its own
+and keeps the k largest.  Per rank at most 2 ceil(log2 P) messages of k entries; any P.
+
+The result is not the k largest of the sum: an entry that is small in one half of the tree is dropped there.
+Who drops it keeps it: ``left`` is what this rank has dropped, whoever it came from, so that nothing is lost.
+
+Paper: Shi et al., A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth
+networks, ICDCS'19.  There an entry that one half dropped and the other did not is cleared by both.
+"""
+
+from __future__ import annotations
+
+from sparsewire.algorithms._patterns import doublings
+from sparsewire.algorithms.ok_topk import Regions, TopkSum
+from sparsewire.algorithms.tree import broadcast
+from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.steps import Recv, Send, Steps
+from sparsewire.vector import SUM, SparseVector
+from sparsewire.work import Work
+
+__all__ = ["cost", "gtopk"]
+
+
+def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | None = None) -> Steps[TopkSum]:
+    """There are no regions, and none are made."""
+    total, dropped = vec.as_sparse(), []
+
+    def keep_largest() -> None:
+        nonlocal total
+        largest = total.largest(k)
+        dropped.append(total.without(largest))
+        total = largest
+
+    for distance in doublings(size):
+        keep_largest()
+        if rank % (2 * distance):
+            yield [Send(rank - distance, total)]
+            break
+        if rank + distance < size:
+            [theirs] = yield [Recv(rank + distance)]
+            total = SUM.merge([total, theirs]).as_sparse()
+    keep_largest()
+    total = yield from broadcast(rank, size, None if rank else total, root=0)
+    return TopkSum(total, SUM.merge(dropped).as_sparse())
+
+
+def cost(network: Network, shape: Shape) -> Cost:
+    """Of the root, which hears from and tells one rank in every round."""
+    frame = shape.frame_bytes(shape.nnz, shape.length)
+    adding = Work(entries=3 * shape.nnz, values=4 * shape.nnz)
+    up = [Round(0, 0, (1, frame), adding) for _ in doublings(shape.size)]
+    down = [Round(1, frame, (0, 0)) for _ in doublings(shape.size)]
+    return network.cost([*up, *down])

@@ -1,0 +1,252 @@
+"""Ok-Topk: the k largest entries of the sum of everybody's k largest, for at most 6k words.
+
+    split      everybody sends each owner its entries of the owner's region
+    reduce     an owner adds up what it gets
+    tell       owners tell how their sums are spread over classes of magnitude: all know who keeps how many
+    balance    only if an owner keeps far more than its share: the k entries are dealt out evenly
+    allgather  everybody gets what the owners keep
+
+Regions are ranges with about as many entries each.  They are cut anew every ``TAU`` calls, and when one has
+become too full or entries had to stay behind; until then they are reused.  No threshold is remembered: in
+every call the owners keep exactly k entries, each its largest, and all stop at about the same magnitude.
+
+Nobody sends or receives more than 6k(P-1)/P words, of which an entry has two, and a little that does not grow
+with k: what exceeds a rank's share stays behind.  ``left`` is what of a rank's own entries the sum is
+without: those that stayed behind, and those whose index is not in the result.
+
+Paper: Li and Hoefler, Near-optimal sparse allreduce for distributed deep learning, PPoPP'22.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsewire import work
+from sparsewire.algorithms._patterns import allgather, alltoall, others
+from sparsewire.algorithms.balanced import Integers, entries_at, report
+from sparsewire.model import HEADER_BYTES, Cost, Network, Round, Shape
+from sparsewire.steps import Recv, Send, Steps
+from sparsewire.vector import SUM, SparseVector, concat
+from sparsewire.work import Work
+
+__all__ = ["Ladder", "Regions", "TopkSum", "cost", "ok_topk", "quotas", "region_cuts"]
+
+TAU = 64  # calls between two partitions, as in the authors' code
+# If an owner keeps more than so many times the mean, all is dealt out.  The paper says four; at two, what an
+# owner sends to all stays below 4k(P-1)/P words.
+UNEVEN = 2.0
+# Regions are cut anew if one gets so many times the mean, or if one of so many entries had to stay behind.
+FULL = 1.25
+BEHIND = 20
+
+
+class Regions(NamedTuple):
+    """Where each owner's region begins, and the last ends; the same on every rank."""
+
+    cuts: tuple[int, ...]
+    age: int = 0  # calls that used them
+
+
+class TopkSum(NamedTuple):
+    """The result, what of this rank's entries it is without, and what the next call may reuse."""
+
+    total: SparseVector
+    left: SparseVector
+    regions: Regions | None = None
+
+
+def ok_topk(
+    rank: int, size: int, vec: SparseVector, k: int, regions: Regions | None = None
+) -> Steps[TopkSum]:
+    given = vec.as_sparse()
+    chosen = given.largest(k)
+    if regions is None or regions.age >= TAU:
+        reports = yield from allgather(rank, size, _compact(report(chosen), vec.length))
+        regions = Regions(region_cuts([piece.values.astype(np.int64) for piece in reports], vec.length))
+    shares = _within_limits(chosen.split(regions.cuts), rank, k)
+    sent = chosen if sum(share.nnz for share in shares) == chosen.nnz else concat(shares)
+    received = yield from alltoall(rank, size, shares)
+    sums = SUM.merge(received).as_sparse()
+
+    ladder = Ladder.of(sums.histogram(), size)
+    load, behind = sum(share.nnz for share in received), chosen.nnz - sent.nnz
+    told = yield from allgather(rank, size, _compact(ladder.to_numbers(load, behind), vec.length))
+    owners = [Ladder.from_numbers(piece.values.tolist()) for piece in told]
+    ladders, loads, behinds = zip(*owners, strict=True)
+    kept = quotas(ladders, k)
+    mine = sums.largest(kept[rank])
+    if max(kept) * size > UNEVEN * sum(kept):
+        mine = yield from _dealt_out(rank, size, mine, kept)
+    total = concat((yield from allgather(rank, size, mine))).whole()
+
+    unused = sent.without(total)
+    left = unused if sent.nnz == given.nnz else given.without(sent.without(unused))
+    age = TAU if _is_stale(loads, behinds) else regions.age + 1
+    return TopkSum(total, left, Regions(regions.cuts, age))
+
+
+def _compact(numbers: Sequence[int] | Integers, length: int) -> SparseVector:
+    """Numbers up to the length of the vector, as something that can be sent."""
+    return SparseVector.from_dense(np.array(numbers, np.int32 if length < 2**31 else np.int64))
+
+
+def region_cuts(reports: Sequence[Integers], length: int) -> tuple[int, ...]:
+    """The borders of regions with as many of all ranks' entries each, by what the reports say.
+
+    Only + - * / and comparisons, which give the same bits on every machine: all ranks must find the same.
+    """
+    size = len(reports)
+    borders = np.unique(np.concatenate([[0, length], *(told[1:] for told in reports)]))
+    if len(borders) == 1:
+        return (0,) * (size + 1)
+    # A little for every position, so that the count grows everywhere, and regions without entries are even.
+    below = borders / length
+    for told in reports:
+        below += entries_at(borders, told)
+    goals = below[-1] * np.arange(1, size) / size
+    at = np.searchsorted(below, goals, side="right") - 1
+    inside = (goals - below[at]) / (below[at + 1] - below[at])
+    cuts = borders[at] + (inside * (borders[at + 1] - borders[at])).astype(np.int64)
+    work.count(entries=size * len(reports[0]))
+    return (0, *cuts.tolist(), length)
+
+
+def _within_limits(shares: list[SparseVector], rank: int, k: int) -> list[SparseVector]:
+    """The shares without what exceeds 2k(P-1)/P words sent, or what each owner may be sent.
+
+    An owner gets 6k(P-1)/P words in all, of which the result takes 2k; each partner may send an equal part of
+    the others.  A few more are allowed to both, because chance alone makes shares uneven.
+    """
+    size = len(shares)
+    if size == 1:
+        return shares
+    few = math.isqrt(k)
+    to_each = (k * (2 * size - 3) // size + few) // (size - 1) + 1
+    to_all = k * (size - 1) // size + few
+    wanted = sum(share.nnz for share in shares) - shares[rank].nnz
+
+    def limit(share: SparseVector) -> int:
+        return min(to_each, share.nnz * to_all // wanted if wanted > to_all else share.nnz)
+
+    return [share if owner == rank else share.largest(limit(share)) for owner, share in enumerate(shares)]
+
+
+class Ladder(NamedTuple):
+    """How many sums are in a class of magnitude or above, for few classes: where about 1, 2, 4, ... are.
+
+    Between two rungs a number is taken to change evenly.
+    """
+
+    classes: tuple[int, ...]  # rising
+    counts: tuple[int, ...]  # of the first class all, above the last one none
+
+    @classmethod
+    def of(cls, histogram: Integers, size: int) -> Ladder:
+        """Rungs down to a fourth of an owner's even part.
+
+        >>> Ladder.of(np.array([0, 5, 2, 0, 1, 0]), size=2)
+        Ladder(classes=(1, 2, 4, 5), counts=(8, 3, 1, 0))
+        """
+        at_least = histogram[::-1].cumsum()[::-1]
+        total = int(at_least[0])
+        wanted = [total >> halvings for halvings in range((4 * size).bit_length()) if total >> halvings]
+        rungs = {int(np.searchsorted(-at_least, -count, side="right")) - 1 for count in wanted}
+        top = int(np.searchsorted(-at_least, 0))
+        classes = tuple(sorted(rungs | {top}))
+        return cls(classes, (*(int(at_least[number]) for number in classes[:-1]), 0))
+
+    def at_least(self, number: int) -> int:
+        """Sums in a class or above; in integers, so that all ranks find the same."""
+        at = bisect_right(self.classes, number) - 1
+        if at < 0:
+            return self.counts[0]
+        if at == len(self.classes) - 1:
+            return 0
+        (first, second), (count, fewer) = self.classes[at : at + 2], self.counts[at : at + 2]
+        return count - (count - fewer) * (number - first) // (second - first)
+
+    def to_numbers(self, *more: int) -> list[int]:
+        return [*more, *self.classes, *self.counts]
+
+    @classmethod
+    def from_numbers(cls, numbers: list[int]) -> tuple[Ladder, int, int]:
+        """The ladder and the two numbers that came with it."""
+        first, second, *rest = numbers
+        half = len(rest) // 2
+        return cls(tuple(rest[:half]), tuple(rest[half:])), first, second
+
+
+def quotas(ladders: Sequence[Ladder], k: int) -> list[int]:
+    """How many of its largest sums each owner keeps: k in all, if there are that many.
+
+    >>> quotas([Ladder((0, 1, 2), (11, 2, 0)), Ladder((0, 1, 2, 3), (10, 7, 1, 0))], 5)
+    [1, 4]
+    """
+    if sum(ladder.counts[0] for ladder in ladders) <= k:
+        return [ladder.counts[0] for ladder in ladders]
+    # The first class above which there are fewer than k: owners keep all above it, and some of its own.
+    classes = range(max(ladder.classes[-1] for ladder in ladders))
+    last = bisect_left(
+        classes, True, key=lambda number: sum(ladder.at_least(number + 1) for ladder in ladders) < k
+    )
+    kept = [ladder.at_least(last + 1) for ladder in ladders]
+    candidates = [ladder.at_least(last) - above for ladder, above in zip(ladders, kept, strict=True)]
+    missing = k - sum(kept)
+    share = [missing * mine // sum(candidates) for mine in candidates]
+    # What rounding down left over: one each to the first owners that have more.
+    able = [owner for owner, mine in enumerate(candidates) if share[owner] < mine]
+    for owner in able[: missing - sum(share)]:
+        share[owner] += 1
+    return [above + some for above, some in zip(kept, share, strict=True)]
+
+
+def _is_stale(loads: Sequence[int], behind: Sequence[int]) -> bool:
+    """Is a region too full by far, by more than chance, or did more than a few entries stay behind?"""
+    arrived = sum(loads)
+    fullest = max(loads) - math.isqrt(arrived)
+    return fullest * len(loads) > FULL * arrived or sum(behind) * BEHIND > arrived
+
+
+def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) -> Steps[SparseVector]:
+    """This rank's even part of everybody's entries in a row, ``kept[r]`` of them from rank r.
+
+    All know who has what, so that nobody has to ask, and nobody sends an empty message.
+    """
+    have = np.cumsum([0, *kept])
+    want = [have[-1] * part // size for part in range(size + 1)]
+
+    def overlap(holder: int, taker: int) -> tuple[int, int]:
+        first, last = max(have[holder], want[taker]), min(have[holder + 1], want[taker + 1])
+        return int(first - have[holder]), int(max(first, last) - have[holder])
+
+    peers = others(rank, size)
+    parts = {peer: mine.between(*overlap(rank, peer)) for peer in range(size)}
+    holders = [peer for peer in peers if np.diff(overlap(peer, rank))]
+    sends = [Send(peer, parts[peer]) for peer in peers if parts[peer].nnz]
+    received = yield [*sends, *(Recv(peer) for peer in holders)]
+    by_holder = {rank: parts[rank]} | dict(zip(holders, received, strict=True))
+    return concat([piece for _, piece in sorted(by_holder.items()) if piece.nnz] or [parts[rank]])
+
+
+def cost(network: Network, shape: Shape) -> Cost:
+    """Of a call that reuses its regions, in which no owner has far more than its share."""
+    size, k = shape.size, shape.nnz
+    if size == 1:
+        return network.cost([])
+    span, peers = shape.length / size, size - 1
+    piece = peers * shape.frame_bytes(k / size, span)
+    adding = Work(entries=k, values=2 * k)
+    rungs = (4 * size).bit_length() + 1
+    telling = peers * (HEADER_BYTES + 8 * (rungs + 1))
+    return network.cost(
+        [
+            Round(peers, piece, work=adding),
+            Round(peers, telling),
+            Round(peers, piece, work=Work(entries=k, values=k)),
+        ]
+    )

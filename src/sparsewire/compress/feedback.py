@@ -1,0 +1,136 @@
+"""Error feedback: what was not sent waits in a residual, and is added to the next gradient.
+
+    residual_after + sent = residual_before + gradient
+
+to the bit for compressors that select; with rounded values, to the rounding of one subtraction.  Nothing is
+lost, it only comes later, which is why training with few entries converges (Stich et al., NeurIPS 2018;
+Karimireddy et al., ICML 2019).
+
+Momentum correction (Lin et al., Deep Gradient Compression, ICLR 2018, sections 3.1 and 3.2): an optimiser's
+momentum would take what has waited for one large gradient.  So momentum goes before the selection: the
+velocity is accumulated instead of the gradient, and the optimiser has none.  Where an entry is sent its
+velocity begins anew (factor masking), or the stale direction would be sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire import kernels
+from sparsewire.compress.base import Accumulated, Compressor, Source, State, checked_vector
+from sparsewire.errors import InputError
+from sparsewire.vector import Array, SparseVector
+
+__all__ = ["ErrorFeedback", "FeedbackState"]
+
+BLOCK = 1 << 15  # values: two arrays of so many stay in the cache between two operations
+
+
+@dataclass(frozen=True, eq=False)
+class FeedbackState(State):
+    """What waits to be sent, the velocity if there is momentum, and the state of the wrapped compressor."""
+
+    residual: Array
+    velocity: Array | None
+    inner: State
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(Compressor[FeedbackState]):
+    """Any compressor, with what it leaves out kept for the next step.
+
+    >>> from sparsewire.compress.topk import TopK
+    >>> feedback = ErrorFeedback(TopK(k=1))
+    >>> state = feedback.init(3)
+    >>> gradient = np.array([4, 3, 0], np.float32)
+    >>> for _ in range(3):
+    ...     sent, state = feedback.step(gradient, state)
+    ...     print(sent.to_dense(), state.residual)
+    [4. 0. 0.] [0. 3. 0.]
+    [0. 6. 0.] [4. 0. 0.]
+    [8. 0. 0.] [0. 3. 0.]
+
+    With ``check_finite`` a chosen value that is not finite is an InputError, and nothing is sent.  The state
+    may be used again: its residual has got the gradient, and is zero where the sum was not finite.
+    """
+
+    inner: Compressor[Any]
+    momentum: float = 0.0
+    check_finite: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inner, ErrorFeedback):
+            raise InputError("error feedback around error feedback; one keeps everything already")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum is {self.momentum}; it must be at least 0 and below 1, such as 0.9")
+
+    @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
+    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> FeedbackState:
+        length, kind = checked_vector(length, dtype)
+        if self.momentum and kind.kind == "i":
+            raise InputError(f"momentum {self.momentum} of {kind} values; it needs floating-point values")
+        velocity = np.zeros(length, kind) if self.momentum else None
+        return FeedbackState(np.zeros(length, kind), velocity, self.inner.init(length, kind))
+
+    def take(self, source: Source, state: FeedbackState) -> tuple[SparseVector, FeedbackState]:
+        gradient = source.array()
+        _check_alike(gradient, state.residual)
+        if state.velocity is not None:
+            _advance(state.velocity, self.momentum, gradient)
+            gradient = state.velocity
+        sent, inner = self.inner.take(Accumulated(state.residual, gradient), state.inner)
+        if self.check_finite:
+            self._refuse_what_is_not_finite(sent, state)
+        if state.velocity is not None:
+            kernels.scatter(state.velocity, _indices(sent), np.zeros_like(sent.values))
+        return sent, replace(state, inner=inner)
+
+    def give_back(self, entries: SparseVector, state: FeedbackState) -> FeedbackState:
+        """Add entries that were not used after all to the residual.  Their velocity has begun anew."""
+        kernels.scatter_add(state.residual, _indices(entries), entries.values)
+        return state
+
+    def _refuse_what_is_not_finite(self, sent: SparseVector, state: FeedbackState) -> None:
+        is_finite = np.isfinite(sent.values)
+        if is_finite.all():
+            return
+        self.give_back(sent, state)
+        for array in (state.residual, state.velocity):
+            if array is not None:
+                array[~np.isfinite(array)] = 0
+        first = int(np.argmin(is_finite))
+        raise InputError(
+            f"the accumulated gradient is {sent.values[first]} at index {_indices(sent)[first]}; nothing was "
+            "sent, and what is not finite was dropped"
+        )
+
+
+def _indices(entries: SparseVector) -> Array:
+    indices = entries.as_sparse().indices
+    assert indices is not None
+    return indices
+
+
+def _check_alike(gradient: Array, residual: Array) -> None:
+    if (len(gradient), gradient.dtype) != (len(residual), residual.dtype):
+        raise InputError(
+            f"the state is for {len(residual):,} {residual.dtype} values and the gradient has "
+            f"{len(gradient):,} {gradient.dtype} values; give each tensor a state of its own"
+        )
+
+
+def _advance(velocity: Array, momentum: float, gradient: Array) -> None:
+    """velocity = momentum * velocity + gradient, block by block, so that memory is read once."""
+    factor = velocity.dtype.type(momentum)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for begin in range(0, len(velocity), BLOCK):
+            part = velocity[begin : begin + BLOCK]
+            np.multiply(part, factor, out=part)
+            np.add(part, gradient[begin : begin + BLOCK], out=part)
