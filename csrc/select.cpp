@@ -74,9 +74,6 @@ Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnit
 // brings the instruction set; what is here gets inlined into a function with that target, for which its loops are then
 // vectorised.  A block in which ties or the capacity matter is left to the scalar version.
 
-template <class V>
-constexpr Magnitude<V> no_limit = static_cast<Magnitude<V>>(~Magnitude<V>{0});
-
 template <class Mask, class I, class V>
 [[gnu::always_inline]] inline bool is_simple(std::uint64_t mask, const V* values, const Choice<V>& choice,
                                              Room<I, V> out, std::size_t count) {
