@@ -115,24 +115,23 @@ std::size_t accumulate_select_buckets(V* residual, const V* gradient, std::size_
 // maxima, and of 512 values only about a dozen are.  `Mask` brings the instruction set; what is here gets inlined into a
 // function with that target, for which its loops are then vectorised.
 
-constexpr std::size_t most_groups = 64, fewest_groups = 16;
+constexpr std::size_t most_groups = 64, fewest_groups = 32;
 constexpr std::size_t most_candidates = 64;
-constexpr std::size_t few = 16;  // ranks that are compared at once
+constexpr std::size_t few = 32;  // ranks that are compared at once
 
-// The k-th largest of `count` ranks, which are followed by zeros up to a multiple of 16.  Each is compared with each: for
+// The k-th largest of `count` ranks, which are followed by zeros up to a multiple of 32.  Each is compared with each: for
 // a few dozen that takes less time than the wrong guesses of a sort.
 template <class V>
 [[gnu::always_inline]] inline Magnitude<V> kth_of_few(const Magnitude<V>* ranks, std::size_t count, std::size_t k) {
-  Magnitude<V> kth[few];
-  std::fill_n(kth, few, no_limit<V>);
+  Magnitude<V> kth = no_limit<V>;
   for (std::size_t begin = 0; begin < count; begin += few) {
     Magnitude<V> larger[few] = {};  // how many are
     for (std::size_t i = 0; i < count; ++i)
       for (std::size_t j = 0; j < few; ++j) larger[j] += ranks[i] > ranks[begin + j];
     for (std::size_t j = 0; j < few; ++j)
-      kth[j] = std::min(kth[j], larger[j] < static_cast<Magnitude<V>>(k) ? ranks[begin + j] : no_limit<V>);
+      kth = std::min(kth, larger[j] < static_cast<Magnitude<V>>(k) ? ranks[begin + j] : no_limit<V>);
   }
-  return *std::min_element(kth, kth + few);
+  return kth;
 }
 
 // Values of a bucket, in order.
@@ -141,6 +140,18 @@ struct Candidates {
   std::size_t count = 0;
   std::size_t positions[most_candidates + mask_width];
   Magnitude<V> ranks[most_candidates + mask_width];
+
+  // Two at a time, as take() in select.cpp and for the same reason: what is in vain is overwritten by the next.
+  [[gnu::always_inline]] void add_masked(std::uint64_t mask, std::size_t begin, const V* x) {
+    const std::size_t end = count + static_cast<std::size_t>(__builtin_popcountll(mask));
+    do {
+      for (int lane = 0; lane < 2; ++lane, mask &= mask - 1) {
+        const std::size_t position = begin + static_cast<std::size_t>(__builtin_ctzll(mask | std::uint64_t{1} << 63));
+        add(position, x[position]);
+      }
+    } while (mask != 0);
+    count = end;
+  }
 
   [[gnu::always_inline]] void add(std::size_t position, V value) {
     positions[count] = position;
@@ -158,9 +169,9 @@ class Bounded {
   [[gnu::always_inline]] std::size_t take(const V* x, std::size_t n, I index, I* out_indices, V* out_values) {
     Candidates<V> candidates;
     if (2 * k_ > groups_ || !find(x, n, candidates)) return exact_.take(x, n, index, out_indices, out_values);
-    const std::size_t k = std::min(k_, candidates.count);
     std::fill_n(candidates.ranks + candidates.count, few, Magnitude<V>{0});
-    const Magnitude<V> lowest = kth_of_few<V>(candidates.ranks, candidates.count, k);
+    const Magnitude<V> lowest = candidates.count > k_ ? kth_of_few<V>(candidates.ranks, candidates.count, k_) : 0;
+    const std::size_t k = std::min(k_, candidates.count);
     std::size_t ties = k, count = 0;
     for (std::size_t c = 0; c < candidates.count; ++c) ties -= candidates.ranks[c] > lowest;
     // Written before it is known if it counts: the next one overwrites it then, as the k-th is taken.
@@ -181,10 +192,7 @@ class Bounded {
     const Magnitude<V> low = std::max<Magnitude<V>>(bound(x, n), 1);
     std::size_t begin = 0;
     for (; n - begin >= mask_width && candidates.count <= most_candidates; begin += mask_width)
-      for (std::uint64_t mask = Mask::of(x + begin, low, no_limit<V>); mask != 0; mask &= mask - 1) {
-        const std::size_t position = begin + static_cast<std::size_t>(__builtin_ctzll(mask));
-        candidates.add(position, x[position]);
-      }
+      candidates.add_masked(Mask::of(x + begin, low, no_limit<V>), begin, x);
     if (candidates.count > most_candidates) return false;
     for (; begin < n; ++begin)
       if (magnitude(x[begin]) >= low) candidates.add(begin, x[begin]);
