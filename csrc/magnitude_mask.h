@@ -14,6 +14,10 @@ namespace sparsewire {
 
 constexpr std::size_t mask_width = 64;
 
+// As `high`, it lets every magnitude from `low` on pass.
+template <class V>
+constexpr Magnitude<V> no_limit = static_cast<Magnitude<V>>(~Magnitude<V>{0});
+
 namespace avx2 {
 
 template <class V>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "accumulate.h"
 #include "dispatch.h"
 #include "magnitude_mask.h"
 
@@ -73,9 +74,6 @@ Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnit
 // brings the instruction set; what is here gets inlined into a function with that target, for which its loops are then
 // vectorised.  A block in which ties or the capacity matter is left to the scalar version.
 
-template <class V>
-constexpr Magnitude<V> no_limit = static_cast<Magnitude<V>>(~Magnitude<V>{0});
-
 template <class Mask, class I, class V>
 [[gnu::always_inline]] inline bool is_simple(std::uint64_t mask, const V* values, const Choice<V>& choice,
                                              Room<I, V> out, std::size_t count) {
@@ -131,31 +129,49 @@ template <class Mask, class I, class V>
   return scalar::select(x, n, threshold, offset, out, {position, count, choice.ties});
 }
 
+// How many values lie before the next cache line.  A vector that reaches into two lines is two accesses.
+template <class V>
+[[gnu::always_inline]] inline std::size_t values_before_line(const V* values) {
+  return -reinterpret_cast<std::uintptr_t>(values) % 64 / sizeof(V);
+}
+
+// Takes, of the values that `mask` names, those that the choice takes.  Returns how many.
+template <class I, class V>
+[[gnu::always_inline]] inline std::size_t take_chosen(std::uint64_t mask, V* block, I index, Choice<V>& choice,
+                                                      I* out_indices, V* out_values) {
+  std::size_t count = 0;
+  for (; mask != 0; mask &= mask - 1) {
+    const int j = __builtin_ctzll(mask);
+    if (!choice.takes(magnitude(block[j]))) continue;
+    out_indices[count] = index + static_cast<I>(j);
+    out_values[count++] = block[j];
+    block[j] = V{};
+  }
+  return count;
+}
+
+// While there is room for a whole block its entries fit, and the residual may be written at once.  With that, and with
+// blocks that begin at a cache line, the pass takes as long as `residual += gradient` alone: memory sets the pace.
 template <class Mask, class I, class V>
 [[gnu::always_inline]] inline Progress accumulate_select_blocks(V* residual, const V* gradient, std::size_t n,
                                                                 Magnitude<V> threshold, Room<I, V> out,
                                                                 Progress progress) {
+  const std::size_t before_line = values_before_line(residual + progress.position);
+  const std::size_t first = progress.position + std::min(before_line, n - progress.position);
+  progress = scalar::accumulate_select(residual, gradient, first, threshold, out, progress);
+  if (progress.position < first) return progress;
   Choice<V> choice(threshold, progress.ties);
   auto [position, count, ties] = progress;
-  V sums[mask_width];  // the residual is not written before it is known that the entries fit
-  for (; n - position >= mask_width; position += mask_width) {
+  for (; n - position >= mask_width && out.capacity - count >= mask_width; position += mask_width) {
     V* const block = residual + position;
-    for (std::size_t j = 0; j < mask_width; ++j)
-      sums[j] = narrow<V>(plus(widen(block[j]), widen(gradient[position + j])));
-    const std::uint64_t mask = Mask::of(sums, choice.low, no_limit<V>);
-    if (is_simple<Mask>(mask, sums, choice, out, count)) {
-      std::copy_n(sums, mask_width, block);
-      take(mask, sums, static_cast<I>(position), out.indices + count, out.values + count,
+    accumulate(block, gradient + position, mask_width);
+    const std::uint64_t mask = Mask::of(block, choice.low, no_limit<V>);
+    if (choice.ties == 0) {
+      take(mask, block, static_cast<I>(position), out.indices + count, out.values + count,
            [&](int j, bool is_vain) { block[j] = value_if(is_vain, block[j]); });
       count += __builtin_popcountll(mask);
-    } else if (mask == 0) {
-      std::copy_n(sums, mask_width, block);
     } else {
-      const std::size_t end = position + mask_width;
-      progress = scalar::accumulate_select(residual, gradient, end, threshold, out, {position, count, choice.ties});
-      if (progress.position < end) return progress;
-      count = progress.count;
-      choice = Choice<V>(threshold, progress.ties);
+      count += take_chosen(mask, block, static_cast<I>(position), choice, out.indices + count, out.values + count);
     }
   }
   return scalar::accumulate_select(residual, gradient, n, threshold, out, {position, count, choice.ties});

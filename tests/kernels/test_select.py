@@ -72,6 +72,13 @@ def test_indices_reach_the_end_of_their_dtype(isa):
     assert wide[-1] == 2**64 - 1
 
 
+@each_isa
+def test_an_empty_range_may_lie_behind_the_last_index(isa):
+    with kernels.use_isa(isa):
+        indices, chosen = kernels.select(np.ones(0, np.float32), 0, offset=2**32)
+    assert len(indices) == len(chosen) == 0
+
+
 def test_an_offset_that_the_index_dtype_cannot_hold_is_refused():
     with pytest.raises(ValueError, match="uint32 cannot hold indices up to 4294967296"):
         kernels.select(np.ones(100, np.float32), 0, offset=2**32 - 99)

@@ -72,7 +72,8 @@ def select(x: Values, bits: int, ties: int, offset: int, index_dtype: np.dtype[A
     chosen = magnitude > bits
     chosen[np.flatnonzero(magnitude == bits)[:ties]] = True
     positions = np.flatnonzero(chosen)
-    return positions.astype(index_dtype) + index_dtype.type(offset), x[positions]
+    first = offset % 2 ** (8 * index_dtype.itemsize)  # an empty range may begin behind the last index
+    return positions.astype(index_dtype) + index_dtype.type(first), x[positions]
 
 
 def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
