@@ -23,6 +23,7 @@
 #include "histogram.h"
 #include "merge.h"
 #include "narrow.h"
+#include "partition.h"
 #include "quantize.h"
 #include "scatter.h"
 #include "select.h"
@@ -256,6 +257,28 @@ std::size_t without(In indices, In values, In others, Out out_indices, Out out_v
   });
 }
 
+std::size_t partition(In indices, In values, std::uint64_t threshold, std::uint64_t ties, Out large_indices,
+                      Out large_values, Out rest_indices, Out rest_values) {
+  const std::size_t n = indices.size();
+  require(values.size() == n, "partition: indices and values differ in length");
+  for (const Out& out : {large_indices, rest_indices}) {
+    if (indices.dtype() != out.dtype()) throw nb::type_error("partition: indices of different dtypes");
+    require(out.size() >= n, "partition: output is too small");
+  }
+  for (const Out& out : {large_values, rest_values}) {
+    require_same_dtype(values.dtype(), out.dtype());
+    require(out.size() >= n, "partition: output is too small");
+  }
+  return with_types(indices.dtype(), values.dtype(), [&](auto index, auto value) {
+    using I = typename decltype(index)::type;
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    return sw::partition(sw::Run<I, V>{data<I>(indices), data<V>(values), n}, static_cast<sw::Magnitude<V>>(threshold),
+                         ties, data<I>(large_indices), data<V>(large_values), data<I>(rest_indices),
+                         data<V>(rest_values));
+  });
+}
+
 // Calls kernel(dense, indices, values, n, offset) with typed pointers.
 template <class Kernel>
 void scatter_with(Kernel kernel, const Out& dense, const In& indices, const In& values, std::uint64_t offset) {
@@ -470,6 +493,9 @@ NB_MODULE(_compiled, m) {
   m.def("accumulate_block_norms", &accumulate_block_norms, "residual"_a.noconvert(), "gradient"_a.noconvert(),
         "block"_a, "norms"_a.noconvert());
   m.def("histogram", &histogram, "x"_a.noconvert(), "counts"_a.noconvert());
+  m.def("partition", &partition, "indices"_a.noconvert(), "values"_a.noconvert(), "threshold"_a, "ties"_a,
+        "large_indices"_a.noconvert(), "large_values"_a.noconvert(), "rest_indices"_a.noconvert(),
+        "rest_values"_a.noconvert());
   m.def("without", &without, "indices"_a.noconvert(), "values"_a.noconvert(), "others"_a.noconvert(),
         "out_indices"_a.noconvert(), "out_values"_a.noconvert());
   m.def("merge", &merge, "operation"_a, "indices"_a.noconvert(), "values"_a.noconvert(),

@@ -184,8 +184,7 @@ class SparseVector:
             int(self.indices[number]) if 0 < number < self.nnz else outside
             for number, outside in ((first, self.start), (last, self.stop))
         )
-        indices, values = self.indices[first:last], self.values[first:last]
-        return SparseVector.piece(self.length, start, stop, indices, values)
+        return SparseVector.piece(self.length, start, stop, *self._entries(first, last))
 
     def largest(self, count: int) -> SparseVector:
         """The entries of largest magnitude, the first of those that are equal; NaN is above infinity.
@@ -193,13 +192,26 @@ class SparseVector:
         >>> SparseVector(8, [1, 2, 5], np.array([3.0, -4.0, 3.0])).largest(2).indices
         array([1, 2], dtype=uint32)
         """
+        return self.split_largest(count)[0]
+
+    def split_largest(self, count: int) -> tuple[SparseVector, SparseVector]:
+        """So many entries of largest magnitude, and the others."""
         if self.nnz <= count:
-            return self
+            return self, self._with_entries(*self._entries(self.nnz, self.nnz))
+        if count == 0:
+            return self._with_entries(*self._entries(0, 0)), self
         assert self.indices is not None
         work.count(values=2 * self.nnz)
-        threshold, ties = kernels.threshold_for_k(self.values, count) if count else (np.inf, 0)
-        places, values = kernels.select(self.values, threshold, ties, index_dtype=index_dtype(self.nnz))
-        return SparseVector.piece(self.length, self.start, self.stop, self.indices[places], values)
+        threshold, ties = kernels.threshold_for_k(self.values, count)
+        large, rest = kernels.partition(self.indices, self.values, threshold, ties)
+        return self._with_entries(*large), self._with_entries(*rest)
+
+    def _entries(self, first: int, last: int) -> tuple[Array, Array]:
+        assert self.indices is not None
+        return self.indices[first:last], self.values[first:last]
+
+    def _with_entries(self, indices: Array, values: Array) -> SparseVector:
+        return SparseVector.piece(self.length, self.start, self.stop, indices, values)
 
     def without(self, other: SparseVector) -> SparseVector:
         """The entries at whose index the other has none.
@@ -211,8 +223,7 @@ class SparseVector:
         assert self.indices is not None
         assert other.indices is not None
         work.count(entries=self.nnz)
-        entries = kernels.without(self.indices, self.values, other.indices)
-        return SparseVector.piece(self.length, self.start, self.stop, *entries)
+        return self._with_entries(*kernels.without(self.indices, self.values, other.indices))
 
     def histogram(self) -> npt.NDArray[np.int64]:
         """How many entries are in each class of magnitude; see ``kernels.histogram``."""

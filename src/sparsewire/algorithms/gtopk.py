@@ -29,9 +29,8 @@ def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | No
 
     def keep_largest() -> None:
         nonlocal total
-        largest = total.largest(k)
-        dropped.append(total.without(largest))
-        total = largest
+        total, others = total.split_largest(k)
+        dropped.append(others)
 
     for distance in doublings(size):
         keep_largest()

@@ -127,10 +127,9 @@ class Source(ABC):
         threshold, ties = kernels.threshold_for_k(values, k)
         if len(values) == k:
             return entries, threshold
-        positions, chosen = kernels.select(values, threshold, ties, index_dtype=indices.dtype)
-        kept = indices[positions]
-        self.put_back(*kernels.without(indices, values, kept))
-        return (kept, chosen), threshold
+        kept, others = kernels.partition(indices, values, threshold, ties)
+        self.put_back(*others)
+        return kept, threshold
 
     def vector(self, indices: Indices, values: Array) -> SparseVector:
         """Entries that were taken, as a vector."""

@@ -26,6 +26,7 @@ from sparsewire.vector import SparseVector
 __all__ = ["TopK", "TopKState"]
 
 CANDIDATES = 1.25  # aimed at, in units of k: one too few costs a pass, one too many a few nanoseconds
+LATE = 0.5  # how much of a rise the guess follows
 MARGIN = 3.0  # standard deviations of a sample's count
 
 
@@ -111,4 +112,5 @@ def _next_guess(kth: float, k: int, guess: float, count: int, trend: Trend) -> f
     if not math.isfinite(kth):
         return None
     threshold = secant(Point(kth, k), Point(guess, count), CANDIDATES * k)
-    return threshold * math.exp(min(0.0, trend.rate))  # where it rises, there are only more candidates
+    # Where it rises, to be late only means more candidates.
+    return threshold * math.exp(min(trend.rate, LATE * trend.rate))

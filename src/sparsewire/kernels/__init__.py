@@ -6,6 +6,7 @@
     select_buckets      the k largest of every bucket; accumulate_select_buckets: as accumulate_select
     block_norms         Euclidean norms of blocks; accumulate_block_norms: after residual += gradient
     histogram           how many values are in each class of magnitude
+    partition           the entries of a run above a threshold, and the others
     without             the entries of a run whose indices another one lacks
     merge_sum           sum of sorted runs, added in run order; merge_max, merge_min: absent is zero
     scatter_add         add (scatter: store) entries into a dense range
@@ -64,6 +65,7 @@ __all__ = [
     "merge_min",
     "merge_sum",
     "narrow",
+    "partition",
     "quantize",
     "scatter",
     "scatter_add",
@@ -237,6 +239,25 @@ def histogram(x: Values) -> npt.NDArray[np.int64]:
     _check_values(x, "x")
     counts: npt.NDArray[np.int64] = _kernels.histogram(x)
     return counts
+
+
+def partition(indices: Indices, values: Values, threshold: Number, ties: int = 0) -> tuple[Entries, Entries]:
+    """The entries that `select` would take, by magnitude of their values, and the others; both in order.
+
+    >>> partition(np.array([3, 5, 9], np.uint32), np.array([1.0, -4.0, 2.0]), 1.5)[1]
+    (array([3], dtype=uint32), array([1.]))
+    """
+    _check_entries(indices, values)
+    bits, ties = magnitude.to_bits(threshold, ties, values.dtype)
+    large, rest = (
+        (memory.empty(len(indices), indices.dtype), memory.empty(len(values), values.dtype)) for _ in range(2)
+    )
+    count: int = _kernels.partition(indices, values, bits, ties, *large, *rest)
+    others = len(indices) - count
+    return (
+        (memory.used(large[0], count), memory.used(large[1], count)),
+        (memory.used(rest[0], others), memory.used(rest[1], others)),
+    )
 
 
 def without(indices: Indices, values: Values, others: Indices) -> Entries:

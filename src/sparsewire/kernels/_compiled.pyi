@@ -41,6 +41,16 @@ def accumulate_block_norms(
     residual: npt.NDArray[Any], gradient: npt.NDArray[Any], block: int, norms: npt.NDArray[np.float64]
 ) -> None: ...
 def histogram(x: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> None: ...
+def partition(
+    indices: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    threshold: int,
+    ties: int,
+    large_indices: npt.NDArray[Any],
+    large_values: npt.NDArray[Any],
+    rest_indices: npt.NDArray[Any],
+    rest_values: npt.NDArray[Any],
+) -> int: ...
 def without(
     indices: npt.NDArray[Any],
     values: npt.NDArray[Any],

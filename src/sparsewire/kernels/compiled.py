@@ -29,6 +29,7 @@ __all__ = [
     "histogram",
     "merge",
     "narrow",
+    "partition",
     "quantize",
     "scatter",
     "scatter_add",
@@ -96,6 +97,22 @@ def histogram(x: Values) -> npt.NDArray[np.int64]:
     counts = np.empty(CLASSES, np.int64)
     _compiled.histogram(_raw(x), counts)
     return counts
+
+
+def partition(
+    indices: Indices,
+    values: Values,
+    bits: int,
+    ties: int,
+    large_indices: Indices,
+    large_values: Values,
+    rest_indices: Indices,
+    rest_values: Values,
+) -> int:
+    raw_large, raw_rest = _raw(large_values), _raw(rest_values)
+    return _compiled.partition(
+        indices, _raw(values), bits, ties, large_indices, raw_large, rest_indices, raw_rest
+    )
 
 
 def without(

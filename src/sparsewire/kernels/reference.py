@@ -33,6 +33,7 @@ __all__ = [
     "histogram",
     "merge",
     "narrow",
+    "partition",
     "quantize",
     "scatter",
     "scatter_add",
@@ -68,12 +69,17 @@ def accumulate_select(
 
 
 def select(x: Values, bits: int, ties: int, offset: int, index_dtype: np.dtype[Any]) -> Entries:
+    positions = np.flatnonzero(_chosen(x, bits, ties))
+    first = offset % 2 ** (8 * index_dtype.itemsize)  # an empty range may begin behind the last index
+    return positions.astype(index_dtype) + index_dtype.type(first), x[positions]
+
+
+def _chosen(x: Values, bits: int, ties: int) -> npt.NDArray[np.bool_]:
+    """Which are above the threshold, or among the first so many that equal it?"""
     magnitude = magnitudes(x)
     chosen = magnitude > bits
     chosen[np.flatnonzero(magnitude == bits)[:ties]] = True
-    positions = np.flatnonzero(chosen)
-    first = offset % 2 ** (8 * index_dtype.itemsize)  # an empty range may begin behind the last index
-    return positions.astype(index_dtype) + index_dtype.type(first), x[positions]
+    return chosen
 
 
 def threshold_for_k(x: Values, k: int) -> tuple[int, int]:
@@ -117,6 +123,24 @@ def accumulate_block_norms(
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
     return np.bincount(classes(x), minlength=CLASSES).astype(np.int64)
+
+
+def partition(
+    indices: Indices,
+    values: Values,
+    bits: int,
+    ties: int,
+    large_indices: Indices,
+    large_values: Values,
+    rest_indices: Indices,
+    rest_values: Values,
+) -> int:
+    is_large = _chosen(values, bits, ties)
+    count = int(np.count_nonzero(is_large))
+    others = len(indices) - count
+    large_indices[:count], large_values[:count] = indices[is_large], values[is_large]
+    rest_indices[:others], rest_values[:others] = indices[~is_large], values[~is_large]
+    return count
 
 
 def without(
