@@ -4,23 +4,55 @@
 #include <cstdint>
 
 namespace sparsewire {
+namespace {
 
-// Which run goes on is anybody's guess, so there is no branch for it: every entry is written, and the next one overwrites
-// it unless it counts.
+// A walk along a part of the run, and the part of the others in the same range.
+struct Walk {
+  std::size_t position, end;        // in the run
+  std::size_t other, others_end;    // in the others
+  std::size_t count;                // where the next entry is written
+
+  bool goes_on() const { return position < end && other < others_end; }
+};
+
+// Which of the two goes on is anybody's guess, so there is no branch for it: every entry is written, and the next one
+// overwrites it unless it counts.
+template <class I, class V>
+[[gnu::always_inline]] inline void step(Walk& walk, Run<I, V> run, const I* others, I* out_indices, V* out_values) {
+  const I mine = run.indices[walk.position], theirs = others[walk.other];
+  out_indices[walk.count] = mine;
+  out_values[walk.count] = run.values[walk.position];
+  walk.count += mine < theirs;
+  walk.position += mine <= theirs;
+  walk.other += theirs <= mine;
+}
+
+template <class I, class V>
+void finish(Walk& walk, Run<I, V> run, const I* others, I* out_indices, V* out_values) {
+  while (walk.goes_on()) step(walk, run, others, out_indices, out_values);
+  std::copy(run.indices + walk.position, run.indices + walk.end, out_indices + walk.count);
+  std::copy(run.values + walk.position, run.values + walk.end, out_values + walk.count);
+  walk.count += walk.end - walk.position;
+}
+
+}  // namespace
+
+// A step has to wait for the one before, and a processor can do more meanwhile: so the two halves of the run are walked
+// along in turns.  What the second half keeps is then moved behind what the first one does.
 template <class I, class V>
 std::size_t without(Run<I, V> run, const I* others, std::size_t m, I* out_indices, V* out_values) {
-  std::size_t j = 0, o = 0, count = 0;
-  while (j < run.size && o < m) {
-    const I index = run.indices[j], other = others[o];
-    out_indices[count] = index;
-    out_values[count] = run.values[j];
-    count += index < other;
-    j += index <= other;
-    o += other <= index;
+  const std::size_t half = run.size / 2;
+  const std::size_t middle = half ? std::lower_bound(others, others + m, run.indices[half]) - others : 0;
+  Walk first{0, half, 0, middle, 0}, second{half, run.size, middle, m, half};
+  while (first.goes_on() && second.goes_on()) {
+    step(first, run, others, out_indices, out_values);
+    step(second, run, others, out_indices, out_values);
   }
-  std::copy(run.indices + j, run.indices + run.size, out_indices + count);
-  std::copy(run.values + j, run.values + run.size, out_values + count);
-  return count + (run.size - j);
+  finish(first, run, others, out_indices, out_values);
+  finish(second, run, others, out_indices, out_values);
+  std::move(out_values + half, out_values + second.count, out_values + first.count);
+  std::move(out_indices + half, out_indices + second.count, out_indices + first.count);
+  return first.count + second.count - half;
 }
 
 using u32 = std::uint32_t;
