@@ -5,8 +5,8 @@
 
 namespace sparsewire {
 
-// Which run goes on is anybody's guess, so there is no branch for it: every entry is written, and the next one overwrites
-// it unless it counts.
+// Which run goes on is anybody's guess, so there is no branch for it: every entry is written, and the next one
+// overwrites it unless it counts.
 template <class I, class V>
 std::size_t without(Run<I, V> run, const I* others, std::size_t m, I* out_indices, V* out_values) {
   std::size_t j = 0, o = 0, count = 0;
