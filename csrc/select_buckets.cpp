@@ -141,7 +141,7 @@ struct Candidates {
   std::size_t positions[most_candidates + mask_width];
   Magnitude<V> ranks[most_candidates + mask_width];
 
-  // Those of the values from x[begin] on that `mask` names.  Two at a time, as take() of select.cpp, and for its reason.
+  // Those from x[begin] on that `mask` names.  Two at a time, as take() of select.cpp, and for the same reason.
   [[gnu::always_inline]] void add_masked(std::uint64_t mask, std::size_t begin, const V* x) {
     const std::size_t end = count + static_cast<std::size_t>(__builtin_popcountll(mask));
     do {

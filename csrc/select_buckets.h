@@ -8,7 +8,7 @@
 namespace sparsewire {
 
 // Writes the entries (p, x[p]) of the k largest magnitudes of every `bucket` consecutive values, in order of p: among
-// equals the lowest p first, and zeros never.  All NaN have one magnitude, infinity<V> + 1.  Returns how many there are.
+// equals the lowest p first, and zeros never.  All NaN have one magnitude, infinity<V> + 1.  Returns how many.
 //
 //   x         n values, any alignment; the last bucket may be shorter; 1 <= k <= bucket
 //   out       capacity min(n, k * number of buckets); overlaps no input
