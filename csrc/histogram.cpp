@@ -19,8 +19,6 @@ template <class V>
   return static_cast<std::uint16_t>(bits >> class_shift | last_if_nan);
 }
 
-// ---- scalar: also what is inlined into the versions for other instruction sets
-
 // Classes first, for a block that stays in the cache, because that vectorises, and counting does not.  Neighbours are
 // often in the same class; if they went to one table, each would wait for the count that the one before it stores.
 template <class V>
@@ -40,6 +38,8 @@ template <class V>
   for (std::size_t c = 0; c < classes; ++c) counts[c] = count[0][c] + count[1][c] + count[2][c] + count[3][c];
 }
 
+// ---- scalar
+
 namespace scalar {
 
 template <class V>
@@ -51,7 +51,7 @@ void histogram(const V* x, std::size_t n, std::int64_t* counts) {
 
 #ifdef SPARSEWIRE_X86
 
-// ---- avx2
+// ---- avx2: a fifth less time, and a third for half values; AVX-512 adds nothing, because counting is what is left
 
 namespace avx2 {
 

@@ -14,7 +14,7 @@ constexpr std::size_t classes = 4096;
 //
 //   x        n values, any alignment; those that no float holds are rounded to the nearest one, or to infinity
 //   counts   `classes` numbers; overlaps no input
-//   memory   four tables of counts, 128 KiB, of which a page is touched where values are
+//   memory   four tables of counts, 128 KiB
 //   bits     exact: every ISA returns the same
 template <class V>
 void histogram(const V* x, std::size_t n, std::int64_t* counts);

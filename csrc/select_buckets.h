@@ -7,8 +7,8 @@
 
 namespace sparsewire {
 
-// Of every `bucket` consecutive values the k of largest magnitude, the lowest index first among equals, zeros never: their
-// entries (p, x[p]) in order of p.  All NaN have one magnitude, which is above infinity.  Returns how many there are.
+// Writes the entries (p, x[p]) of the k largest magnitudes of every `bucket` consecutive values, in order of p: among
+// equals the lowest p first, and zeros never.  All NaN have one magnitude, infinity<V> + 1.  Returns how many.
 //
 //   x         n values, any alignment; the last bucket may be shorter; 1 <= k <= bucket
 //   out       capacity min(n, k * number of buckets); overlaps no input
@@ -16,8 +16,8 @@ namespace sparsewire {
 template <class I, class V>
 std::size_t select_buckets(const V* x, std::size_t n, std::size_t k, std::size_t bucket, Room<I, V> out);
 
-// residual[p] += gradient[p], then as select_buckets() of the residual, which becomes 0 where an entry was taken.  One
-// pass.
+// residual[p] += gradient[p], then as select_buckets() of the residual, which becomes 0 where an entry was taken.
+// One pass over memory.
 //
 //   gradient  n values; is the residual, or overlaps neither it nor the output
 //   bits      the sum is rounded once (half types: from float)

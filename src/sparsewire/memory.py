@@ -41,7 +41,11 @@ def used(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     >>> used(np.arange(4), 3).base is None, used(np.arange(4), 1).base is None
     (False, True)
     """
-    return array[:count] if 2 * count >= len(array) else array[:count].copy()
+    if 2 * count >= len(array):
+        return array[:count]
+    copy = empty(count, array.dtype)
+    copy[:] = array[:count]
+    return copy
 
 
 def _size_class(nbytes: int) -> int:

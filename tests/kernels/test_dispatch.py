@@ -14,6 +14,8 @@ CALLS = {
     "select": lambda: kernels.select(X, 0.5),
     "accumulate_select": lambda: kernels.accumulate_select(X.copy(), X, 0.5),
     "threshold_for_k": lambda: kernels.threshold_for_k(X, 5),
+    "select_buckets": lambda: kernels.select_buckets(X, 5),
+    "accumulate_select_buckets": lambda: kernels.accumulate_select_buckets(X.copy(), X, 5),
     "first_invalid": lambda: kernels.first_invalid(np.arange(200, dtype=np.uint32), 0, 200),
     "checksum": lambda: kernels.checksum(X),
     "quantize": lambda: kernels.quantize(X, 4),
@@ -22,6 +24,8 @@ CALLS = {
 I = np.arange(200, dtype=np.uint32)  # noqa: E741
 # These gain nothing from AVX-512.
 CALLS_UP_TO_AVX2 = {
+    "histogram": lambda: kernels.histogram(X),
+    "accumulate_block_norms": lambda: kernels.accumulate_block_norms(X.copy(), X, 64),
     "encode_elias_fano": lambda: kernels.encode_elias_fano(I, 0, 200),
     "decode_elias_fano": lambda: kernels.decode_elias_fano(np.zeros(7, np.uint64), 200, 0, 200),
     "encode_bitmap": lambda: kernels.encode_bitmap(I, 0, 200),

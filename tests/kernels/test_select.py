@@ -58,8 +58,8 @@ def test_select_grows_its_output(isa, dtype, density):
         indices, chosen = kernels.dense_to_sparse(x)
     assert np.array_equal(indices, np.flatnonzero(x != 0))
     assert same_bits(chosen, x[x != 0])
-    assert indices.base is None
-    assert chosen.base is None
+    for array in (indices, chosen):  # most of the memory that stays behind is used
+        assert array.base is None or array.base.nbytes <= 2.5 * array.nbytes
 
 
 @each_isa

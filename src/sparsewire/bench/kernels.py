@@ -70,6 +70,17 @@ def _cases() -> list[Case]:
     def select() -> object:
         return kernels.accumulate_select(residual, next(signed), TOP_PERCENT)
 
+    def select_buckets(k: int) -> Case:
+        return Case(
+            f"accumulate_select_buckets, {k} of 512",
+            lambda: kernels.accumulate_select_buckets(residual, next(signed), k),
+            LENGTH,
+            k / 512,
+        )
+
+    def norms() -> object:
+        return kernels.accumulate_block_norms(residual, next(signed), 256)
+
     def quantize(positions: npt.NDArray[np.uint32] | int) -> object:
         return kernels.dequantize(*kernels.quantize(gradient, 4, positions=positions), LENGTH, 4)
 
@@ -104,6 +115,12 @@ def _cases() -> list[Case]:
     return [
         Case("accumulate_select", select, LENGTH, DENSITY, bar=1.3),
         Case("threshold_for_k", lambda: kernels.threshold_for_k(gradient, k), LENGTH, DENSITY, bar=3.0),
+        select_buckets(4),
+        select_buckets(8),
+        Case("block_norms of 256", lambda: kernels.block_norms(gradient, 256), LENGTH, 1.0),
+        Case("accumulate_block_norms", norms, LENGTH, 1.0),
+        Case("histogram", lambda: kernels.histogram(gradient), LENGTH, 1.0),
+        Case("without", lambda: kernels.without(*runs[0], runs[1][0]), LENGTH, DENSITY, 2 * len(runs[0][0])),
         Case("dense_to_sparse", lambda: kernels.dense_to_sparse(sparse), LENGTH, DENSITY),
         merge(2),
         merge(8),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparsewire import memory
 from sparsewire.kernels import _compiled
 from sparsewire.kernels.magnitude import CLASSES
 
@@ -214,24 +215,18 @@ def _growing(
     value_dtype: np.dtype[Any],
 ) -> Entries:
     """Run a pass over n values that stops when its output is full, with more room each time."""
-    # Room that is never written to costs no memory, so start with three times what 1 % density needs.
+    # Three times what 1 % density needs.
     capacity = min(n, 1024 + n // 32)
-    indices, values = np.empty(capacity, index_dtype), np.empty(capacity, value_dtype)
+    indices, values = memory.empty(capacity, index_dtype), memory.empty(capacity, value_dtype)
     step = continue_from((0, 0, min(ties, n)), indices, _raw(values))
     while step[0] < n:
         capacity = min(n, 4 * capacity)
         indices, values = _grown(indices, capacity), _grown(values, capacity)
         step = continue_from(step, indices, _raw(values))
-    return _trimmed(indices, step[1]), _trimmed(values, step[1])
+    return memory.used(indices, step[1]), memory.used(values, step[1])
 
 
 def _grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
-    bigger = np.empty(capacity, array.dtype)
+    bigger = memory.empty(capacity, array.dtype)
     bigger[: len(array)] = array
     return bigger
-
-
-def _trimmed(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    # In place, and the rest goes back to the system.  refcheck would count a tracer's reference as a use.
-    array.resize(count, refcheck=False)
-    return array
