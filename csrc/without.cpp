@@ -8,9 +8,9 @@ namespace {
 
 // A walk along a part of the run, and the part of the others in the same range.
 struct Walk {
-  std::size_t position, end;        // in the run
-  std::size_t other, others_end;    // in the others
-  std::size_t count;                // where the next entry is written
+  std::size_t position, end;      // in the run
+  std::size_t other, others_end;  // in the others
+  std::size_t count;              // where the next entry is written
 
   bool goes_on() const { return position < end && other < others_end; }
 };

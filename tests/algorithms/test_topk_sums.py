@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsewire.algorithms import TOPK_ALGORITHMS, Regions
-from sparsewire.algorithms.ok_topk import TAU, Ladder, quotas, region_cuts
+from sparsewire.algorithms.ok_topk import TAU, Ladder, Owner, quotas, region_cuts
 from sparsewire.drivers import simulator
 from sparsewire.model import Network, Shape
 from sparsewire.testing import dense, run_local, same_bits
@@ -157,6 +157,14 @@ def test_ok_topk_of_equal_values_takes_exactly_k():
     assert set(results[0].total.values.tolist()) == {4.0}
 
 
+def owners(histograms, sent=0):
+    return [Owner(0, sent, 0, Ladder.of(np.array(histogram), len(histograms))) for histogram in histograms]
+
+
+def test_an_owner_that_has_sent_all_it_had_keeps_no_more_than_it_can_pass_on():
+    assert quotas(owners([[0, 90], [0, 0]], sent=50), 50) == [25, 0]
+
+
 @pytest.mark.parametrize(
     ("histograms", "k", "expected"),
     [
@@ -170,7 +178,7 @@ def test_ok_topk_of_equal_values_takes_exactly_k():
     ],
 )
 def test_quotas(histograms, k, expected):
-    assert quotas([Ladder.of(np.array(histogram), 2) for histogram in histograms], k) == expected
+    assert quotas(owners(histograms), k) == expected
 
 
 @given(
@@ -178,7 +186,7 @@ def test_quotas(histograms, k, expected):
     st.integers(1, 200),
 )
 def test_quotas_are_k_in_all_and_nobody_keeps_what_it_has_not(histograms, k):
-    kept = quotas([Ladder.of(np.array(histogram), len(histograms)) for histogram in histograms], k)
+    kept = quotas(owners(histograms), k)
     have = [sum(histogram) for histogram in histograms]
     assert sum(kept) == min(k, sum(have))
     assert all(0 <= mine <= available for mine, available in zip(kept, have, strict=True))

@@ -34,12 +34,9 @@ from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, SparseVector, concat
 from sparsewire.work import Work
 
-__all__ = ["Ladder", "Regions", "TopkSum", "cost", "ok_topk", "quotas", "region_cuts"]
+__all__ = ["Ladder", "Owner", "Regions", "TopkSum", "cost", "ok_topk", "quotas", "region_cuts"]
 
 TAU = 64  # calls between two partitions, as in the authors' code
-# If an owner keeps more than so many times the mean, all is dealt out.  The paper says four; at two, what an
-# owner sends to all stays below 4k(P-1)/P words.
-UNEVEN = 2.0
 # Regions are cut anew if one gets so many times the mean, or if one of so many entries had to stay behind.
 FULL = 1.25
 BEHIND = 20
@@ -73,20 +70,23 @@ def ok_topk(
     received = yield from alltoall(rank, size, shares)
     sums = SUM.merge(received).as_sparse()
 
-    ladder = Ladder.of(sums.histogram(), size)
-    load, behind = sum(share.nnz for share in received), chosen.nnz - sent.nnz
-    told = yield from allgather(rank, size, _compact(ladder.to_numbers(load, behind), vec.length))
-    owners = [Ladder.from_numbers(piece.values.tolist()) for piece in told]
-    ladders, loads, behinds = zip(*owners, strict=True)
-    kept = quotas(ladders, k)
+    owner = Owner(
+        load=sum(share.nnz for share in received),
+        sent=sent.nnz - shares[rank].nnz,
+        behind=chosen.nnz - sent.nnz,
+        ladder=Ladder.of(sums.histogram(), size),
+    )
+    told = yield from allgather(rank, size, _compact(owner.to_numbers(), vec.length))
+    owners = [Owner.from_numbers(piece.values.tolist()) for piece in told]
+    kept = quotas(owners, k)
     mine = sums.largest(kept[rank])
-    if max(kept) * size > UNEVEN * sum(kept):
+    if _is_uneven(owners, kept, k):
         mine = yield from _dealt_out(rank, size, mine, kept)
     total = concat((yield from allgather(rank, size, mine))).whole()
 
     unused = sent.without(total)
     left = unused if sent.nnz == given.nnz else given.without(sent.without(unused))
-    age = TAU if _is_stale(loads, behinds) else regions.age + 1
+    age = TAU if _is_stale(owners) else regions.age + 1
     return TopkSum(total, left, Regions(regions.cuts, age))
 
 
@@ -117,23 +117,16 @@ def region_cuts(reports: Sequence[Integers], length: int) -> tuple[int, ...]:
 
 
 def _within_limits(shares: list[SparseVector], rank: int, k: int) -> list[SparseVector]:
-    """The shares without what exceeds 2k(P-1)/P words sent, or what each owner may be sent.
+    """The shares without what exceeds what each owner may be sent.
 
     An owner gets 6k(P-1)/P words in all, of which the result takes 2k; each partner may send an equal part of
-    the others.  A few more are allowed to both, because chance alone makes shares uneven.
+    the others.  A few more are allowed, because chance alone makes shares uneven.
     """
     size = len(shares)
     if size == 1:
         return shares
-    few = math.isqrt(k)
-    to_each = (k * (2 * size - 3) // size + few) // (size - 1) + 1
-    to_all = k * (size - 1) // size + few
-    wanted = sum(share.nnz for share in shares) - shares[rank].nnz
-
-    def limit(share: SparseVector) -> int:
-        return min(to_each, share.nnz * to_all // wanted if wanted > to_all else share.nnz)
-
-    return [share if owner == rank else share.largest(limit(share)) for owner, share in enumerate(shares)]
+    limit = (k * (2 * size - 3) // size + math.isqrt(k)) // (size - 1) + 1
+    return [share if owner == rank else share.largest(limit) for owner, share in enumerate(shares)]
 
 
 class Ladder(NamedTuple):
@@ -170,21 +163,62 @@ class Ladder(NamedTuple):
         (first, second), (count, fewer) = self.classes[at : at + 2], self.counts[at : at + 2]
         return count - (count - fewer) * (number - first) // (second - first)
 
-    def to_numbers(self, *more: int) -> list[int]:
-        return [*more, *self.classes, *self.counts]
+
+class Owner(NamedTuple):
+    """What a rank tells: how many entries it got, sent to others and had to keep, and about its sums."""
+
+    load: int
+    sent: int
+    behind: int
+    ladder: Ladder
+
+    def to_numbers(self) -> list[int]:
+        return [self.load, self.sent, self.behind, *self.ladder.classes, *self.ladder.counts]
 
     @classmethod
-    def from_numbers(cls, numbers: list[int]) -> tuple[Ladder, int, int]:
-        """The ladder and the two numbers that came with it."""
-        first, second, *rest = numbers
-        half = len(rest) // 2
-        return cls(tuple(rest[:half]), tuple(rest[half:])), first, second
+    def from_numbers(cls, numbers: list[int]) -> Owner:
+        load, sent, behind, *rungs = numbers
+        half = len(rungs) // 2
+        return cls(load, sent, behind, Ladder(tuple(rungs[:half]), tuple(rungs[half:])))
 
 
-def quotas(ladders: Sequence[Ladder], k: int) -> list[int]:
+def quotas(owners: Sequence[Owner], k: int) -> list[int]:
     """How many of its largest sums each owner keeps: k in all, if there are that many.
 
-    >>> quotas([Ladder((0, 1, 2), (11, 2, 0)), Ladder((0, 1, 2, 3), (10, 7, 1, 0))], 5)
+    There are fewer only where an owner has nearly all of them, and has sent so much that it cannot pass them
+    on: it sends 6k(P-1)/P words at most, if what it keeps is dealt out.
+    """
+    size = len(owners)
+    wanted = _shares([owner.ladder for owner in owners], k)
+    return [
+        min(some, k * (2 * size - 1) // size - owner.sent) for some, owner in zip(wanted, owners, strict=True)
+    ]
+
+
+def _is_uneven(owners: Sequence[Owner], kept: Sequence[int], k: int) -> bool:
+    """Would an owner that tells all what it keeps send over 6k(P-1)/P words?  With twice the mean it would.
+
+    The paper deals out from four times the mean on; then this could be 10k(P-1)/P.
+    """
+    peers = len(owners) - 1
+    return any(
+        len(owners) * (some * peers + owner.sent) > 3 * k * peers
+        for some, owner in zip(kept, owners, strict=True)
+    )
+
+
+def _is_stale(owners: Sequence[Owner]) -> bool:
+    """Is a region too full by far, by more than chance, or did more than a few entries stay behind?"""
+    arrived = sum(owner.load for owner in owners)
+    fullest = max(owner.load for owner in owners) - math.isqrt(arrived)
+    behind = sum(owner.behind for owner in owners)
+    return fullest * len(owners) > FULL * arrived or behind * BEHIND > arrived
+
+
+def _shares(ladders: Sequence[Ladder], k: int) -> list[int]:
+    """How many each has of the k largest; all have as small ones, as far as ladders tell.
+
+    >>> _shares([Ladder((0, 1, 2), (11, 2, 0)), Ladder((0, 1, 2, 3), (10, 7, 1, 0))], 5)
     [1, 4]
     """
     if sum(ladder.counts[0] for ladder in ladders) <= k:
@@ -203,13 +237,6 @@ def quotas(ladders: Sequence[Ladder], k: int) -> list[int]:
     for owner in able[: missing - sum(share)]:
         share[owner] += 1
     return [above + some for above, some in zip(kept, share, strict=True)]
-
-
-def _is_stale(loads: Sequence[int], behind: Sequence[int]) -> bool:
-    """Is a region too full by far, by more than chance, or did more than a few entries stay behind?"""
-    arrived = sum(loads)
-    fullest = max(loads) - math.isqrt(arrived)
-    return fullest * len(loads) > FULL * arrived or sum(behind) * BEHIND > arrived
 
 
 def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) -> Steps[SparseVector]:
@@ -242,7 +269,7 @@ def cost(network: Network, shape: Shape) -> Cost:
     piece = peers * shape.frame_bytes(k / size, span)
     adding = Work(entries=k, values=2 * k)
     rungs = (4 * size).bit_length() + 1
-    telling = peers * (HEADER_BYTES + 8 * (rungs + 1))
+    telling = peers * (HEADER_BYTES + 8 * (rungs + 2))
     return network.cost(
         [
             Round(peers, piece, work=adding),

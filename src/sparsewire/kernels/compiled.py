@@ -215,8 +215,8 @@ def _growing(
     value_dtype: np.dtype[Any],
 ) -> Entries:
     """Run a pass over n values that stops when its output is full, with more room each time."""
-    # Three times what 1 % density needs.
-    capacity = min(n, 1024 + n // 32)
+    # From 0.9 to 1.8 % density nothing is too small, nor so large that the entries are copied out of it.
+    capacity = min(n, 1024 + n // 56)
     indices, values = memory.empty(capacity, index_dtype), memory.empty(capacity, value_dtype)
     step = continue_from((0, 0, min(ties, n)), indices, _raw(values))
     while step[0] < n:
