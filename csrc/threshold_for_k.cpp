@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "dispatch.h"
@@ -178,6 +179,21 @@ constexpr Version<decltype(scalar::collect<V>)> collect_versions[] = {{Isa::scal
 
 #endif
 
+// Where to begin.  Few values are often what a selection has taken, and lie close together: in buckets from zero to
+// infinity they would all be in one, and the first pass in vain.
+template <class V>
+Range<V> first_range(const V* x, std::size_t n, std::size_t k) {
+  constexpr std::size_t few = 1 << 20;
+  Range<V> range(n, k);
+  if (n > few) return range;
+  std::swap(range.low, range.high);
+  for (std::size_t p = 0; p < n; ++p) {
+    range.low = std::min(range.low, magnitude(x[p]));
+    range.high = std::max(range.high, magnitude(x[p]));
+  }
+  return range;
+}
+
 // One pass over the values that makes the range about a thousand times finer.
 template <class V>
 Range<V> refined(const V* x, std::size_t n, const Range<V>& range) {
@@ -209,7 +225,7 @@ Threshold last_step(const V* x, std::size_t n, const Range<V>& range) {
 template <class V>
 Threshold threshold_for_k(const V* x, std::size_t n, std::size_t k) {
   const std::size_t few = std::max<std::size_t>(4096, n / 64);
-  Range<V> range(n, k);
+  Range<V> range = first_range(x, n, k);
   while (range.count > few && range.low < range.high) range = refined(x, n, range);
   const Threshold found = range.low < range.high ? last_step(x, n, range) : Threshold{range.low, range.rank};
   // Nothing is larger than a NaN, and all NaN are equal.
