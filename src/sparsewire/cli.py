@@ -230,6 +230,48 @@ def bench_overlap(
     raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
 
 
+@bench.command("step")
+def bench_step(
+    ranks: Ranks = 4,
+    size: Size = "16M",
+    density: Annotated[float, typer.Option(help="Share of the gradient that a step selects.")] = 0.01,
+    methods: Algorithms = "all",
+    driver: Annotated[str, typer.Option(help="tcp or mpi.")] = "tcp",
+    network: NetworkRate = None,
+    json: Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw phases and selected counts into this file (.png, .svg).")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 20.0,
+    seed: Seed = 0,
+) -> None:
+    """The whole training step, from gradient to mean: sparse methods against dense gloo or MPI."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.cases import Case, parse_size
+    from sparsewire.bench.contenders import choose_methods
+    from sparsewire.bench.plot import plot_step, require_matplotlib
+    from sparsewire.bench.progress import progress
+    from sparsewire.bench.session import run_step
+
+    if plot:
+        require_matplotlib()
+    case = Case(ranks, parse_size(size), density, seed=seed)
+    names = choose_methods(methods)
+    with progress("bench step") as tell:
+        rows, skipped = run_step(case, names, driver, network, seconds, tell)
+    report.print_step(report.wide_console(), case, rows, skipped)
+    if json:
+        command = ["sparsewire", "bench", "step", "-n", str(ranks), "--size", size]
+        command += ["--density", f"{density:g}", "--methods", methods, *_wire_words(driver, network)]
+        command += ["--seconds", f"{seconds:g}", "--seed", str(seed)]
+        report.write_json(json, command, [asdict(row) for row in rows], skipped=skipped)
+    if plot:
+        plot_step(rows, plot)
+    raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
+
+
 @bench.command("memory")
 def bench_memory(
     ranks: Ranks = 4,

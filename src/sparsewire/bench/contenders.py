@@ -30,6 +30,7 @@ from sparsewire.errors import InputError
 from sparsewire.precision import PRECISIONS, precision_of
 from sparsewire.rounding import Rounding
 from sparsewire.steps import Steps
+from sparsewire.sync import METHODS
 from sparsewire.vector import SUM, value_dtype
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Together",
     "as_array",
     "choose_algorithms",
+    "choose_methods",
     "choose_precisions",
     "choose_sparse_algorithms",
     "entrants",
@@ -101,6 +103,11 @@ def choose_algorithms(text: str, driver: str) -> list[str]:
     if text == "all":
         return known
     return _names(text, "algorithm", known)
+
+
+def choose_methods(text: str) -> list[str]:
+    """The names in ``a,b,c``, checked; "all" is every way to make a step sparse."""
+    return list(METHODS) if text == "all" else _names(text, "method", list(METHODS))
 
 
 def _names(text: str, what: str, known: Sequence[str]) -> list[str]:

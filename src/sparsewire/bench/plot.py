@@ -2,6 +2,7 @@
 
 The grid: one heat map for each environment and number of ranks, length against density.
 Coding: bits per index against density, between plain indices and the information limit.
+The step: its phases by each method beside dense, and how many entries each selected as it went on.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.coding import SupportRow, bits_at_the_limit
 from sparsewire.bench.grid import Cell
+from sparsewire.bench.rows import ENOUGH_SELECTED, StepRow
 from sparsewire.errors import SparsewireError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PlotError", "initials", "plot_coding", "plot_grid", "require_matplotlib"]
+__all__ = ["PlotError", "initials", "plot_coding", "plot_grid", "plot_step", "require_matplotlib"]
 
 # Upper end of a class of `auto` / best -> its colour.
 CLASSES = {1.05: "#2a9d6f", 1.10: "#a6d96a", 1.25: "#fee08b", math.inf: "#e0533d"}
@@ -30,6 +32,9 @@ WIDTH_OF_LEGEND = 9.0  # inches
 SUPPORT_STYLES = {"uniform": ("#2a6fbb", "o", 12), "zipf": ("#e07b39", "s", 7), "rows": ("#2a9d6f", "^", 4)}
 BITS_OF_COO = 32
 CURVE_STEPS = 200
+PHASES = {"select": "#2a6fbb", "exchange": "#e07b39", "apply": "#2a9d6f"}
+LONGEST_DENSE = 2.0  # of the longest sparse bar
+MUCH_SELECTED = 1.25  # of k
 
 
 class PlotError(SparsewireError):
@@ -108,6 +113,71 @@ def plot_coding(rows: Sequence[SupportRow], path: Path) -> None:
     panel.grid(color="#dddddd", linewidth=0.5)
     panel.legend(frameon=False, fontsize=9)
     figure.savefig(path, dpi=110)
+
+
+def plot_step(rows: Sequence[StepRow], path: Path) -> None:
+    """Draw the phases of every row, and the selected counts of the steady ones, into a file."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure((12.0, 0.42 * len(rows) + 2.6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    _draw_phases(left, rows)
+    _draw_selected(right, [row for row in rows if row.kind == "steady"])
+    first = rows[0]
+    where = f"{first.driver}, {first.network}" if first.network else first.driver
+    figure.suptitle(
+        f"A step of {first.ranks} ranks over {where}: a gradient of {_power_of_two(first.length)}, "
+        f"{first.density:.3g} of it selected"
+    )
+    figure.savefig(path, dpi=110)
+
+
+def _draw_phases(panel: Axes, rows: Sequence[StepRow]) -> None:
+    """Bars on bars, fastest on top; a dense bar that would dwarf the others is cut at the border."""
+    names = [f"{row.method}, renewal" if row.kind == "renewal" else row.method for row in rows]
+    ends = [0.0] * len(rows)
+    for phase, colour in PHASES.items():
+        lengths = [1e3 * getattr(row, f"{phase}_seconds") for row in rows]
+        panel.barh(names, lengths, left=ends, color=colour, label=phase)
+        ends = [end + length for end, length in zip(ends, lengths, strict=True)]
+    longest_sparse = max((end for row, end in zip(rows, ends, strict=True) if row.k), default=max(ends))
+    border = 1.15 * min(max(ends), LONGEST_DENSE * longest_sparse)
+    for name, row, end in zip(names, rows, ends, strict=True):
+        label, is_cut = _milliseconds(row.seconds_median), end > border
+        panel.annotate(
+            f"{label} →" if is_cut else label,
+            (min(end, border), name),
+            (-6 if is_cut else 4, 0),
+            textcoords="offset points",
+            ha="right" if is_cut else "left",
+            va="center",
+            color="white" if is_cut else "black",
+        )
+    panel.set_xlim(0, border)
+    panel.invert_yaxis()
+    panel.set_xlabel("milliseconds at the slowest rank, medians")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False, fontsize=9, ncols=len(PHASES), loc="lower left", bbox_to_anchor=(0, 1))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
+def _draw_selected(panel: Axes, rows: Sequence[StepRow]) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    panel.axhspan(ENOUGH_SELECTED, MUCH_SELECTED, color="#eeeeee")
+    for number, row in enumerate(rows):
+        width = 1 + (len(rows) - number) / 2  # of lines upon lines all are to be seen
+        panel.plot(range(1, len(row.selected) + 1), row.selected_over_k, linewidth=width, label=row.method)
+    panel.set_yscale("log", base=2)
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:.2g}"))
+    panel.set_xlabel("step, from a cold start")
+    panel.set_ylabel("entries of the mean, in k")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False, fontsize=9, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def initials(algorithm: str) -> str:

@@ -7,9 +7,10 @@ import json
 import os
 import platform
 import shlex
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -22,7 +23,7 @@ from sparsewire.bench.coding import PrecisionRow, SupportRow
 from sparsewire.bench.contenders import Entrant
 from sparsewire.bench.grid import Cell, Summary, Turns
 from sparsewire.bench.overlap import CALLS
-from sparsewire.bench.rows import MemoryRow, OverlapRow, Row, best, times_longer_alone
+from sparsewire.bench.rows import MemoryRow, OverlapRow, Row, StepRow, best, fastest_step, times_longer_alone
 from sparsewire.bench.simulate import Prediction
 from sparsewire.bench.timing import WARM_UP_ROUNDS
 
@@ -41,11 +42,13 @@ __all__ = [
     "print_memory",
     "print_overlap",
     "print_simulation",
+    "print_step",
     "wide_console",
     "write_json",
 ]
 
 WIDEST_TABLE = 180
+AnyRow = TypeVar("AnyRow")
 
 
 def environment() -> dict[str, Any]:
@@ -189,6 +192,71 @@ def print_overlap(console: Console, case: Case, rows: Sequence[OverlapRow]) -> N
         )
     console.print(table)
     console.print(f"Together takes [bold]{times_longer_alone(rows):.2f}x[/bold] the longer of the two alone.")
+
+
+def print_step(console: Console, case: Case, rows: Sequence[StepRow], skipped: Mapping[str, str]) -> None:
+    """One line per method and kind, with its phases, and what to conclude."""
+    first, facts = rows[0], environment()
+    counts = sorted({len(row.seconds) for row in rows})
+    console.print(
+        f"[dim]# sparsewire {facts['sparsewire']}  isa {facts['isa']}  {facts['cpus']} cpus  "
+        f"ranks {case.ranks}  length {case.length:,}  {case.dtype}  density {case.density:g}  "
+        f"seed {case.seed}[/dim]"
+    )
+    console.print(
+        f"[dim]# {_where(first.driver, first.network)}  warm-up {WARM_UP_ROUNDS}  "
+        f"iterations {counts[0]}-{counts[-1]}[/dim]"
+    )
+    console.print(
+        "[dim]# time: slowest rank of each step; barrier before it, not in it; methods take turns; "
+        "a renewal reuses nothing[/dim]"
+    )
+    console.print(_filled_table(_step_columns(), rows, fastest_step(rows)))
+    _print_skipped(console, skipped)
+    console.print(_step_conclusion(rows))
+
+
+def _step_columns() -> dict[str, Callable[[StepRow], str]]:
+    return {
+        "method": lambda row: row.method,
+        "kind": lambda row: row.kind,
+        "min": lambda row: format_seconds(row.seconds_min),
+        "median": lambda row: format_seconds(row.seconds_median),
+        "select": lambda row: format_seconds(row.select_seconds) if row.kind != "dense" else "-",
+        "exchange": lambda row: format_seconds(row.exchange_seconds),
+        "apply": lambda row: format_seconds(row.apply_seconds),
+        "vs gloo\ndense": lambda row: format_times(row.speedup_vs_gloo_dense),
+        "vs gloo\nby min": lambda row: format_times(row.speedup_min_vs_gloo_dense),
+        "vs mpi\ndense": lambda row: format_times(row.speedup_vs_mpi_dense),
+        "vs mpi\nby min": lambda row: format_times(row.speedup_min_vs_mpi_dense),
+        "sent\nin 4k": lambda row: _number(row.bytes_sent_over_4k),
+        "received\nin 4k": lambda row: _number(row.bytes_received_over_4k),
+        "selected\nin k": lambda row: _range(row.selected_over_k),
+        "wrong": lambda row: _wrong(row.wrong),
+    }
+
+
+def _range(numbers: Sequence[float]) -> str:
+    """Median, smallest and largest."""
+    if not numbers:
+        return "-"
+    return f"{statistics.median(numbers):.2f} ({min(numbers):.2f}-{max(numbers):.2f})"
+
+
+def _step_conclusion(rows: Sequence[StepRow]) -> str:
+    wrong = [f"{row.method} {row.kind}" for row in rows if row.wrong]
+    if wrong:
+        return f"[bold red]Entries lost or invented by {', '.join(wrong)}: the times mean nothing.[/bold red]"
+    winner = fastest_step(rows)
+    if winner is None:
+        return "Nothing is lost, and no method selected as much as it should."
+    against = {"gloo-dense": winner.speedup_vs_gloo_dense, "mpi-dense": winner.speedup_vs_mpi_dense}
+    facts = [f"{format_times(factor)} the speed of {name}" for name, factor in against.items() if factor]
+    speed = f": {', '.join(facts)}" if facts else ""
+    return (
+        f"Nothing is lost. Fastest of those that select enough is [bold]{winner.method}[/bold] with "
+        f"{format_seconds(winner.seconds_median)}{speed}."
+    )
 
 
 def print_grid(console: Console, cells: Sequence[Cell], summary: Summary) -> None:
@@ -361,10 +429,16 @@ def _allreduce_table(rows: Sequence[Row]) -> Table:
         "density\nout": lambda row: f"{row.density_out:.3g}",
         "wrong": lambda row: _wrong(row.wrong),
     }
+    return _filled_table(columns, rows, best(rows))
+
+
+def _filled_table(
+    columns: Mapping[str, Callable[[AnyRow], str]], rows: Sequence[AnyRow], winner: AnyRow | None
+) -> Table:
+    """The columns in which some row has something to say."""
     cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
     shown = [name for name, column in cells.items() if set(column) != {"-"}]
     table = _table(*shown)
-    winner = best(rows)
     for number, row in enumerate(rows):
         style = "bold green" if row is winner else None
         table.add_row(*(cells[name][number] for name in shown), style=style)

@@ -13,18 +13,24 @@ from sparsewire.bench.peers import PEERS
 from sparsewire.precision import PRECISIONS
 
 __all__ = [
+    "ENOUGH_SELECTED",
     "MemoryRow",
     "OverlapRow",
     "Row",
+    "StepRow",
     "best",
+    "fastest_step",
     "make_memory_row",
     "make_overlap_rows",
     "make_rows",
+    "make_step_rows",
     "slowest_rank",
     "times_longer_alone",
 ]
 
 ENTRY_BYTES = 8  # a u32 index and a float32 value
+WORD_BYTES = 4  # an entry is two words
+ENOUGH_SELECTED = 0.8  # of k
 PEER_NAMES = [name for names in PEERS.values() for name in names]
 
 
@@ -71,12 +77,6 @@ class Row:
         return self.precision in PRECISIONS
 
     @property
-    def is_exact(self) -> bool:
-        if self.is_rounded:
-            return False
-        return self.algorithm in PEER_NAMES or self.algorithm == "auto" or ALGORITHMS[self.algorithm].exact
-
-    @property
     def times_wire_limit(self) -> float | None:
         return self.seconds_median / self.wire_limit_seconds if self.wire_limit_seconds else None
 
@@ -117,6 +117,126 @@ class OverlapRow:
     wrong: int
     driver: str
     network: str | None
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """The whole step by one method; docs/benchmarking.md says how each number is derived."""
+
+    method: str
+    kind: str  # steady, renewal, dense
+    ranks: int
+    length: int
+    dtype: str
+    seed: int
+    density: float
+    k: int | None
+    seconds_min: float
+    seconds_median: float
+    seconds: list[float]
+    select_seconds: float
+    exchange_seconds: float
+    apply_seconds: float
+    bytes_sent_max: int | None
+    bytes_received_max: int | None
+    bytes_sent_over_4k: float | None
+    bytes_received_over_4k: float | None
+    selected: list[int]  # entries of the mean, step by step, from a cold start
+    speedup_vs_gloo_dense: float | None
+    speedup_vs_mpi_dense: float | None
+    speedup_min_vs_gloo_dense: float | None
+    speedup_min_vs_mpi_dense: float | None
+    wrong: int
+    driver: str
+    network: str | None
+
+    @property
+    def selected_over_k(self) -> list[float]:
+        return [count / self.k for count in self.selected] if self.k else []
+
+
+def make_step_rows(
+    case: Case, records: Sequence[Sequence[Mapping[str, Any]]], driver: str, network: str | None
+) -> list[StepRow]:
+    """One row per method and kind, fastest median first; ``records[r]`` is what rank r recorded."""
+    rows = [_step_row(case, of_ranks, driver, network) for of_ranks in zip(*records, strict=True)]
+    dense = {row.method: row for row in rows if row.kind == "dense"}
+
+    def speedup(peer: str, seconds: str, row: StepRow) -> float | None:
+        return getattr(dense[peer], seconds) / getattr(row, seconds) if peer in dense else None
+
+    with_speedups = [
+        replace(
+            row,
+            speedup_vs_gloo_dense=speedup("gloo-dense", "seconds_median", row),
+            speedup_vs_mpi_dense=speedup("mpi-dense", "seconds_median", row),
+            speedup_min_vs_gloo_dense=speedup("gloo-dense", "seconds_min", row),
+            speedup_min_vs_mpi_dense=speedup("mpi-dense", "seconds_min", row),
+        )
+        for row in rows
+    ]
+    return sorted(with_speedups, key=lambda row: row.seconds_median)
+
+
+def fastest_step(rows: Iterable[StepRow]) -> StepRow | None:
+    """The fastest steady row that was right and selected enough: who sends nothing is quick."""
+    able = [
+        row
+        for row in rows
+        if row.kind == "steady"
+        and not row.wrong
+        and statistics.median(row.selected_over_k) >= ENOUGH_SELECTED
+    ]
+    return min(able, key=lambda row: row.seconds_median, default=None)
+
+
+def _step_row(case: Case, of_ranks: Sequence[Mapping[str, Any]], driver: str, network: str | None) -> StepRow:
+    first, seconds = of_ranks[0], slowest_rank(of_ranks)
+    sent, received = (_most_in_a_step(of_ranks, name) for name in ("bytes_sent", "bytes_received"))
+    k_bytes = WORD_BYTES * first["k"] if first["k"] else None
+    select, exchange, apply = (statistics.median(phase) for phase in zip(*_phases(of_ranks), strict=True))
+    return StepRow(
+        method=first["method"],
+        kind=first["kind"],
+        ranks=case.ranks,
+        length=case.length,
+        dtype=case.dtype,
+        seed=case.seed,
+        density=case.density,
+        k=first["k"],
+        seconds_min=min(seconds),
+        seconds_median=statistics.median(seconds),
+        seconds=seconds,
+        select_seconds=select,
+        exchange_seconds=exchange,
+        apply_seconds=apply,
+        bytes_sent_max=max(sent, default=None),
+        bytes_received_max=max(received, default=None),
+        bytes_sent_over_4k=statistics.median(sent) / k_bytes if k_bytes else None,
+        bytes_received_over_4k=statistics.median(received) / k_bytes if k_bytes else None,
+        selected=first["selected"],
+        speedup_vs_gloo_dense=None,
+        speedup_vs_mpi_dense=None,
+        speedup_min_vs_gloo_dense=None,
+        speedup_min_vs_mpi_dense=None,
+        wrong=sum(record["wrong"] for record in of_ranks) + _disagreeing(of_ranks),
+        driver=driver,
+        network=network,
+    )
+
+
+def _phases(of_ranks: Sequence[Mapping[str, Any]]) -> list[Sequence[float]]:
+    """Of each iteration, the phases at its slowest rank."""
+    iterations = zip(
+        *(zip(record["seconds"], record["phases"], strict=True) for record in of_ranks), strict=True
+    )
+    return [max(iteration)[1] for iteration in iterations]
+
+
+def _most_in_a_step(of_ranks: Sequence[Mapping[str, Any]], name: str) -> list[int]:
+    """The most that any rank moved in each step, from a cold start; nothing if nobody knows."""
+    steps = zip(*(record["traffic"] for record in of_ranks), strict=True)
+    return [max(moved[name] for moved in step) for step in steps if step[0][name] is not None]
 
 
 def make_overlap_rows(
@@ -178,7 +298,7 @@ def make_rows(
 
 def best(rows: Iterable[Row]) -> Row | None:
     """The fastest of our rows that are exact and were right."""
-    ours = [row for row in rows if row.algorithm not in PEER_NAMES and row.is_exact and not row.wrong]
+    ours = [row for row in rows if row.algorithm not in PEER_NAMES and not row.is_rounded and not row.wrong]
     return min(ours, key=lambda row: row.seconds_median, default=None)
 
 

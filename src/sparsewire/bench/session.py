@@ -19,10 +19,13 @@ from sparsewire.bench.rows import (
     MemoryRow,
     OverlapRow,
     Row,
+    StepRow,
     make_memory_row,
     make_overlap_rows,
     make_rows,
+    make_step_rows,
 )
+from sparsewire.bench.step import DENSE
 from sparsewire.bench.timing import measure
 from sparsewire.bench.worker import EVENT, Plan
 from sparsewire.errors import InputError, SparsewireError
@@ -40,6 +43,7 @@ __all__ = [
     "run_memory",
     "run_overlap",
     "run_ranks",
+    "run_step",
     "timeout_s",
 ]
 
@@ -130,6 +134,27 @@ def run_overlap(
     )
     [event] = run_ranks(plan, driver, rate, partial(tell, "measuring"))
     return make_overlap_rows(case, event["found"], driver, network)
+
+
+def run_step(
+    case: Case, methods: Sequence[str], driver: str, network: str | None, budget_s: float, tell: Tell
+) -> tuple[list[StepRow], dict[str, str]]:
+    """The whole step of each method beside dense, interleaved in one run; and what did not run and why."""
+    if driver not in DENSE:
+        raise InputError(f"unknown driver {driver!r}; known are {', '.join(DENSE)}")
+    dense = DENSE[driver]
+    reason = reason_to_skip(dense, case.dtype)
+    rate = parse_rate(network) if network else None
+    plan = Plan(
+        (case,),
+        methods=tuple(methods),
+        peers=() if reason else (dense,),
+        budget_s=budget_s,
+        timeout_s=timeout_s(case, rate),
+        measure="step",
+    )
+    [event] = run_ranks(plan, driver, rate, partial(tell, "measuring"))
+    return make_step_rows(case, event["found"], driver, network), {dense: reason} if reason else {}
 
 
 def _run_in_this_process(case: Case, options: Options, tell: Tell) -> Result:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import sparsewire as sw
-from sparsewire.bench import memory, overlap, peers
+from sparsewire.bench import memory, overlap, peers, step
 from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, exact_sum, make_input
 from sparsewire.bench.contenders import Allreduce, Together, entrants, without_coding
@@ -40,6 +40,7 @@ class Plan:
     cases: tuple[Case, ...]  # of as many ranks each
     algorithms: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("exact",)
+    methods: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     peer_port: int = 0
     in_namespace: bool = False
@@ -49,7 +50,7 @@ class Plan:
     tune_s: float = 0.0  # to spend on tuning, before anything else
     compute_ratio: float = 3.0
     timeout_s: float = 60.0
-    measure: str = "time"  # or "memory", "overlap"
+    measure: str = "time"  # or "memory", "overlap", "step"
 
     @property
     def ranks(self) -> int:
@@ -62,7 +63,7 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         fields: dict[str, Any] = json.loads(text)
         fields["cases"] = [Case(**case) for case in fields["cases"]]
-        for name in ("cases", "algorithms", "precisions", "peers"):
+        for name in ("cases", "algorithms", "precisions", "methods", "peers"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
 
@@ -84,6 +85,9 @@ def _find_out(plan: Plan, comm: sw.Communicator, case: Case) -> tuple[Any, dict[
     """What this rank found, and what is the same on every rank."""
     if plan.measure == "memory":
         return [memory.measure_allreduce(comm, case, name) for name in plan.algorithms], {}
+    tell = _tell if comm.rank == 0 else lambda done, total: None
+    if plan.measure == "step":
+        return step.measure_steps(comm, case, plan.methods, plan.peers, plan.budget_s, tell), {}
     expected = exact_sum(case)
     with ExitStack() as stack:
         records = measure(
@@ -95,7 +99,7 @@ def _find_out(plan: Plan, comm: sw.Communicator, case: Case) -> tuple[Any, dict[
             iterations=plan.iterations,
             drop_above=plan.drop_above,
             interface_bytes=interface_bytes if plan.in_namespace else None,
-            tell=_tell if comm.rank == 0 else lambda done, total: None,
+            tell=tell,
         )
         comm.barrier()  # nobody closes what others still use
     common = {"nnz_out": int(np.count_nonzero(expected)), "figures": asdict(comm.network)}

@@ -261,10 +261,10 @@ def _lines(x: Array) -> Array:
     every = min(EVERY, len(x) // SAMPLED)
     if every < 2:
         return x
-    groups = x[: len(x) // (every * LINE) * (every * LINE)].reshape(-1, every, LINE)
-    number = np.arange(len(groups))
-    lines: Array = groups[number, (number * GOLDEN % 1 * every).astype(np.int64)]
-    return lines.reshape(-1)
+    lines = x[: len(x) // LINE * LINE].reshape(-1, LINE)
+    group = np.arange(len(lines) // every)
+    chosen = group * every + (group * GOLDEN % 1 * every).astype(np.int64)
+    return np.take(lines, chosen, axis=0).reshape(-1)
 
 
 def checked_vector(length: int, dtype: npt.DTypeLike) -> tuple[int, np.dtype[Any]]:

@@ -1,0 +1,299 @@
+"""The whole step, from a gradient to the mean where an optimiser reads it: sparse methods beside dense.
+
+select     the gradient joins what earlier steps left behind, and the large entries leave
+exchange   the ranks add up what they selected
+apply      what was not used is kept for later; the mean replaces the last one in a dense array
+
+A dense step has no first phase, and its last one is the division by the number of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from sparsewire import kernels, memory
+from sparsewire.bench.cases import Case, Values
+from sparsewire.bench.contenders import Together
+from sparsewire.bench.timing import Moved, measure
+from sparsewire.communicator import Communicator
+from sparsewire.sync import Sync, SyncState
+from sparsewire.vector import SparseVector
+
+__all__ = [
+    "DENSE",
+    "DTYPE",
+    "RENEWED",
+    "DenseStep",
+    "Gradients",
+    "SparseStep",
+    "cold_steps",
+    "count_lost",
+    "measure_steps",
+]
+
+DTYPE: Final = "float32"
+# Driver -> the peer whose dense step is the yardstick.
+DENSE = {"tcp": "gloo-dense", "mpi": "mpi-dense"}
+# Methods that reuse what an earlier step found: a threshold, regions.
+RENEWED = ("ok_topk", "topk_allgather")
+
+POOL = 3  # gradients of a rank that take turns
+# A position waits about 1 / density steps until it is sent, and for so long residuals grow.  After this many
+# steps they grow by a per cent a step at most.
+MOST_COLD_STEPS = 100
+DRIFT = 1.002  # by which each step's gradient is larger than the last: thresholds have to follow
+WINDOW = 1 << 16  # positions that are checked at the beginning, in the middle and at the end
+# In units of the sum of all magnitudes: sixteen roundings of float32.
+ROUNDING = 2.0**-20
+
+
+class Phases(NamedTuple):
+    """Seconds of one step at one rank."""
+
+    select: float
+    exchange: float
+    apply: float
+
+
+class Gradients:
+    """A rank's gradients: normal noise of its own, as large as what all ranks have in common."""
+
+    def __init__(self, case: Case, rank: int) -> None:
+        own = np.random.default_rng([case.seed, rank])
+        common = np.random.default_rng([case.seed, case.ranks])  # one stream more than there are ranks
+        self._pool = [
+            own.standard_normal(case.length, DTYPE) + common.standard_normal(case.length, DTYPE)
+            for _ in range(POOL)
+        ]
+        self._current = np.empty_like(self._pool[0])
+
+    def load(self, step: int) -> Values:
+        """The gradient of a step, which may be written to; the next call overwrites it."""
+        np.multiply(self._pool[step % POOL], np.float32(DRIFT**step), out=self._current)
+        return self._current
+
+
+class Step(ABC):
+    """A contender that keeps account of its steps; the gradient is there before the clock starts."""
+
+    precision = "exact"
+
+    def __init__(self, method: str, kind: str, gradients: Gradients) -> None:
+        self.method, self.kind = method, kind
+        self.name = f"{method} {kind}"
+        self.gradient = gradients.load(0)
+        self.phases: list[Phases] = []
+        self.selected: list[int] = []  # entries of each step's mean, if they were selected
+        self.traffic: list[Moved] = []
+        self._gradients = gradients
+
+    def prepare(self) -> None:
+        self.gradient = self._gradients.load(len(self.phases))
+
+    @abstractmethod
+    def run(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def k(self) -> int | None:
+        """How many entries a step is to select."""
+
+    @property
+    @abstractmethod
+    def residual(self) -> Values:
+        """What this rank has not sent yet."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Values:
+        """What an optimiser would read."""
+
+    def moved(self) -> Moved:
+        return self.traffic[-1]
+
+    def results(self) -> Iterable[Values]:
+        """No exact sum to compare with; ``count_lost`` has the law that holds."""
+        return ()
+
+
+class SparseStep(Step):
+    """A method of ``Sync`` with its state; a renewal forgets first what earlier steps found."""
+
+    def __init__(
+        self, method: str, kind: str, gradients: Gradients, comm: Communicator, density: float
+    ) -> None:
+        super().__init__(method, kind, gradients)
+        self._comm = comm
+        self.sync = Sync(comm, method=method, density=density)
+        self.state = self.sync.init(len(self.gradient), DTYPE)
+        self._mean = np.zeros(len(self.gradient), DTYPE)
+        self.written = SparseVector.empty(len(self.gradient), DTYPE)
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.kind == "renewal":
+            self.state = self._with_residual_alone()
+
+    def run(self) -> None:
+        start = time.perf_counter()
+        selected, state = self.sync.select(self.gradient, self.state)
+        is_selected = time.perf_counter()
+        exchanged = self.sync.exchange(selected, state)
+        is_exchanged = time.perf_counter()
+        mean, self.state = self.sync.settle(selected, exchanged, state)
+        self._write(mean.as_sparse())
+        is_applied = time.perf_counter()
+        self.phases.append(Phases(is_selected - start, is_exchanged - is_selected, is_applied - is_exchanged))
+        self.selected.append(mean.nnz)
+        last = self._comm.last
+        assert last is not None
+        self.traffic.append(Moved(last.bytes_sent, last.bytes_received, last.messages_sent))
+
+    def _with_residual_alone(self) -> SyncState:
+        """The state without threshold and regions."""
+        inner = self.sync.compressor.inner.init(len(self.gradient), DTYPE)
+        return replace(self.state, compressor=replace(self.state.compressor, inner=inner), regions=None)
+
+    def _write(self, mean: SparseVector) -> None:
+        """Put the mean in the place of the last one, at the cost of their entries."""
+        zeros = memory.empty(self.written.nnz, DTYPE)
+        zeros.fill(0)
+        for indices, values in ((self.written.indices, zeros), (mean.indices, mean.values)):
+            assert indices is not None
+            kernels.scatter(self._mean, indices, values)
+        self.written = mean
+
+    @property
+    def k(self) -> int:
+        return self.sync.k(len(self.gradient), self.state)
+
+    @property
+    def residual(self) -> Values:
+        return self.state.compressor.residual
+
+    @property
+    def mean(self) -> Values:
+        return self._mean
+
+
+class DenseStep(Step):
+    """An allreduce of the gradient in place, then the mean in place."""
+
+    k = None
+
+    def __init__(self, peer: str, gradients: Gradients, ranks: int) -> None:
+        super().__init__(peer, "dense", gradients)
+        self._allreduce = _allreduce_in_place(peer)
+        self._share = np.float32(1 / ranks)
+
+    def run(self) -> None:
+        start = time.perf_counter()
+        self._allreduce(self.gradient)
+        is_exchanged = time.perf_counter()
+        self.gradient *= self._share
+        is_applied = time.perf_counter()
+        self.phases.append(Phases(0.0, is_exchanged - start, is_applied - is_exchanged))
+        self.traffic.append(Moved())
+
+    @property
+    def residual(self) -> Values:
+        return np.broadcast_to(np.float32(0), len(self.gradient))
+
+    @property
+    def mean(self) -> Values:
+        return self.gradient
+
+
+def _allreduce_in_place(peer: str) -> Callable[[Values], Any]:
+    if peer == "mpi-dense":
+        from mpi4py import MPI
+
+        return lambda array: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+    import torch
+    import torch.distributed as dist
+
+    return lambda array: dist.all_reduce(torch.from_numpy(array))
+
+
+def measure_steps(
+    comm: Communicator,
+    case: Case,
+    methods: Sequence[str],
+    peers: Sequence[str],
+    budget_s: float,
+    tell: Callable[[int, int], None],
+) -> list[dict[str, Any]]:
+    """What this rank found about each method, steady and renewed, and about the peers."""
+    gradients = Gradients(case, comm.rank)
+    kinds = [(method, "steady") for method in methods]
+    kinds += [(method, "renewal") for method in methods if method in RENEWED]
+    steps: list[Step] = [SparseStep(*kind, gradients, comm, case.density) for kind in kinds]
+    steps += [DenseStep(peer, gradients, comm.size) for peer in peers]
+    for number, step in enumerate(steps):
+        tell(number, len(steps))
+        for _ in range(cold_steps(case.density) if step.kind != "dense" else 0):
+            step.prepare()
+            step.run()
+    no_sum = np.empty(0, DTYPE)
+    records = measure(steps, Together(comm), no_sum, budget_s=budget_s, tell=tell)
+    found = []
+    for step, record in zip(steps, records, strict=True):
+        account = {
+            "method": step.method,
+            "kind": step.kind,
+            "k": step.k,
+            "phases": step.phases[-len(record.seconds) :],
+            "selected": list(step.selected),
+            "traffic": [asdict(moved) for moved in step.traffic],
+        }
+        record.wrong = count_lost(step, comm)
+        record.digests = [zlib.crc32(step.mean.view(np.uint8).data)] if step.kind != "dense" else []
+        found.append(asdict(record) | account)
+    return found
+
+
+def cold_steps(density: float) -> int:
+    """How many steps a method takes before it is measured: until its residual has stopped growing."""
+    return min(MOST_COLD_STEPS, round(1 / density))
+
+
+def count_lost(step: Step, comm: Communicator) -> int:
+    """Positions where one more step does not conserve: what left the ranks is not their number x the mean.
+
+    Looks at all entries of the mean, at all that rank 0 sent, and at three windows.  Rank 0 counts, and the
+    others answer 0.
+    """
+    step.prepare()
+    if step.kind == "dense":  # writes to its gradient
+        before, gradient = step.residual, step.gradient.copy()
+    else:  # writes to its residual
+        before, gradient = step.residual.copy(), step.gradient
+    step.run()
+    # Rank 0's places: a rank with another mean would have others, and sums of other lengths are refused.
+    places = _places_to_check(step, before, gradient) if comm.rank == 0 else np.empty(0, np.int64)
+    places = comm.broadcast(places, root=0)
+    terms = np.array([before[places], gradient[places], -step.residual[places]], np.float64)
+    totals = comm.reduce(np.concatenate([terms.sum(axis=0), np.abs(terms).sum(axis=0)]), root=0)
+    if totals is None:
+        return 0
+    left, magnitudes = np.split(totals, 2)
+    error = np.abs(left - comm.size * step.mean[places].astype(np.float64))
+    return int(np.count_nonzero(~(error <= ROUNDING * magnitudes)))
+
+
+def _places_to_check(step: Step, before: Values, gradient: Values) -> Values:
+    length = len(gradient)
+    if step.kind == "dense":
+        is_checked = np.zeros(length, np.bool_)
+    else:
+        is_checked = (step.mean != 0) | (step.residual != before + gradient)
+    for start in (0, (length - WINDOW) // 2, length - WINDOW):
+        is_checked[max(0, start) : max(0, start + WINDOW)] = True
+    return np.flatnonzero(is_checked)
