@@ -32,6 +32,10 @@ PRECISION = {
     "precision-tcp-p8.json": "Eight ranks, 1% non-zeros, 1 Gbit/s",
     "precision-mpi-p4.json": "Four ranks of MPI on shared memory, 1% non-zeros",
 }
+STEPS = {
+    "step-p4-mpi.json": "A training step, 2^24 values, 1%, four ranks of MPI on shared memory",
+    "step-p4-1gbit.json": "A training step, 2^24 values, 1%, four ranks, 1 Gbit/s",
+}
 LEFT_OUT = ("auto", "mpi-same-bytes", "barrier")  # the first is one of the others, the last two are no sums
 
 
@@ -39,10 +43,12 @@ def render(page):
     """What stands in a page: everything, or in the README what matters first."""
     tables = [_table(name, title) for name, title in CASES.items()]
     precision = [_precision(name, title) for name, title in PRECISION.items()]
+    steps = [_step(name, title) for name, title in STEPS.items()]
     if page == "README.md":
-        shown = [tables[0], precision[0], _grid()]
+        shown = [tables[0], precision[0], *steps, _grid()]
     else:
-        shown = [*tables, *precision, _coding(), _rounding(), _grid(), _overlap(), _simulated()]
+        more = [_words(), _convergence(), _coding(), _rounding(), _grid(), _overlap(), _simulated()]
+        shown = [*tables, *precision, *steps, *more]
     return "\n".join(shown).replace("](benchmarks/", f"]({PAGES[page]}")
 
 
@@ -76,6 +82,52 @@ def _precision(name, title):
 def _time_and_gain(row):
     gain = f", {row['speedup_vs_coo']:.2f}x" if row["precision"] != "coo" else ""
     return f"{row['seconds_median'] * 1e3:,.1f} ms{gain}"
+
+
+def _step(name, title):
+    """Medians of whole steps and of their phases, against the dense one of the same run."""
+    rows = sorted(_rows(name), key=lambda row: row["seconds_median"])
+    dense = next(row["method"] for row in rows if row["kind"] == "dense")
+    speedup = f"speedup_vs_{dense.replace('-', '_')}"
+    head = [f"{title} ([data](benchmarks/{name}))", "median", "select", "exchange", "apply"]
+    lines = [[*head, f"against `{dense}`", "received / 4k"], ["---", *["---:"] * 6]]
+    for row in rows:
+        phases = (f"{row[phase + '_seconds'] * 1e3:.1f} ms" for phase in ("select", "exchange", "apply"))
+        received = f"{row['bytes_received_over_4k']:.2f}" if row["bytes_received_over_4k"] else ""
+        title = f"`{row['method']}`" + (", all found anew" if row["kind"] == "renewal" else "")
+        median = f"{row['seconds_median'] * 1e3:,.1f} ms"
+        lines.append([title, median, *phases, _times(row[speedup]), received])
+    return _lines(lines)
+
+
+def _words():
+    """Words of `ok_topk`, counted by the simulator."""
+    rows = _rows("words.json")
+    head = [f"Words of `ok_topk` in units of k = {rows[0]['k']:,} ([data](benchmarks/words.json))"]
+    kinds = list(dict.fromkeys(row["gradients"] for row in rows))
+    for kind in kinds:
+        head += [f"{kind}: mean received", "most received in a step", "most sent in a step"]
+    lines = [[*head, "6 (P-1) / P"], ["---", *["---:"] * (3 * len(kinds) + 1)]]
+    for ranks in dict.fromkeys(row["ranks"] for row in rows):
+        cells = []
+        for row in (row for row in rows if row["ranks"] == ranks):
+            names = "received_mean_over_k", "received_max_over_k", "sent_max_over_k"
+            cells += [f"{row[name]:.2f}" for name in names]
+        lines.append([f"{ranks} ranks", *cells, f"{6 * (ranks - 1) / ranks:.2f}"])
+    return _lines(lines)
+
+
+def _convergence():
+    """Final losses over that of dense training."""
+    rows = _rows("convergence.json")
+    files = "[data](benchmarks/convergence.json), [curves](benchmarks/convergence.png)"
+    seeds = sorted({row["seed"] for row in rows})
+    lines = [[f"Final loss / dense, digits, 1% ({files})", *(f"seed {seed}" for seed in seeds)]]
+    lines.append(["---", *["---:"] * len(seeds)])
+    for method in dict.fromkeys(row["method"] for row in rows if row["method"] != "dense"):
+        of_method = {row["seed"]: row["ratio_to_dense"] for row in rows if row["method"] == method}
+        lines.append([f"`{method}`", *(f"{of_method[seed]:.4f}" for seed in seeds)])
+    return _lines(lines)
 
 
 def _coding():

@@ -217,7 +217,7 @@ class Communicator:
         """Return when every rank has called it."""
         self._call(self._barrier, timeout)
 
-    def refuse(self, error: SparsewireError) -> NoReturn:
+    def refuse(self, error: Exception) -> NoReturn:
         """Instead of the next collective: raise the error on every rank, as this one cannot take part."""
 
         def cannot() -> _Plan:

@@ -111,9 +111,8 @@ class Sync:
         """
         try:
             selected, state = self.select(gradient, state)
-        except InputError as error:
+        except Exception as error:
             self.comm.refuse(error)
-            raise
         try:
             exchanged = self.exchange(selected, state)
         except BaseException:

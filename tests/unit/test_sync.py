@@ -1,6 +1,7 @@
 """Whole training steps over a communicator: nothing is lost, all ranks agree, and failures cost nothing."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -128,6 +129,26 @@ def test_a_gradient_that_is_not_finite_is_refused_on_every_rank_on_request():
     for error in failed(program, 3).values():
         assert isinstance(error, sw.InputError)
         assert "rank 1: the accumulated gradient is nan at index 17" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "message"),
+    [
+        (lambda x: np.repeat(x, 2)[::2], "rank 1: .*contiguous"),
+        (lambda x: x[:-1], "rank 1: the state is for 600 float64 values and the gradient has 599"),
+        (lambda x: x.astype(np.float32), "rank 1: .*600 float32 values"),
+        (lambda x: x.tolist(), "rank 1: "),
+    ],
+)
+def test_a_gradient_of_the_wrong_kind_is_refused_on_every_rank(spoilt, message):
+    def program(comm):
+        sync = sw.Sync(comm, "gtopk", 0.05)
+        x = gradient(comm.rank, 0)
+        sync.step(spoilt(x) if comm.rank == 1 else x, sync.init(LENGTH, "float64"))
+
+    for error in failed(program, 3).values():
+        assert isinstance(error, sw.InputError)
+        assert re.search(message, str(error))
 
 
 def test_a_gradient_that_is_not_finite_reaches_everybody_by_default():
