@@ -24,7 +24,7 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Entries, Indices
 from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, index_dtype, value_dtype
 
-__all__ = ["Accumulated", "Compressor", "Source", "State", "StepState", "Values"]
+__all__ = ["Accumulated", "Compressor", "Counting", "Source", "State", "Stateless", "StepState", "Values"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,22 @@ class Compressor(ABC, Generic[S]):
     def give_back(self, entries: SparseVector, state: S) -> S:
         """Return entries that were not used after all.  Without error feedback they are dropped."""
         return state
+
+
+class Counting(Compressor[StepState]):
+    """A compressor whose state is the number of the step."""
+
+    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> StepState:
+        checked_vector(length, dtype)
+        return StepState()
+
+
+class Stateless(Compressor[State]):
+    """A compressor whose state is empty."""
+
+    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> State:
+        checked_vector(length, dtype)
+        return State()
 
 
 class Source(ABC):

@@ -10,10 +10,9 @@ import operator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sparsewire import kernels
-from sparsewire.compress.base import Compressor, Source, State, StepState, checked_vector
+from sparsewire.compress.base import Counting, Source, State, Stateless, StepState
 from sparsewire.compress.randomk import checked_seed, places
 from sparsewire.compress.schedule import Density, checked_density, count_of, density_at
 from sparsewire.compress.threshold import checked_threshold
@@ -25,7 +24,7 @@ __all__ = ["BlockRandomK", "BlockThreshold", "BlockTopK"]
 
 
 @dataclass(frozen=True)
-class BlockTopK(Compressor[StepState]):
+class BlockTopK(Counting):
     """The blocks of largest norm, a share of `density` of all; the lowest first among equals, never zeros.
 
     >>> top = BlockTopK(density=0.5, block=2)
@@ -41,10 +40,6 @@ class BlockTopK(Compressor[StepState]):
         checked_density(self.density)
         _checked_block(self.block)
 
-    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> StepState:
-        checked_vector(length, dtype)
-        return StepState()
-
     def take(self, source: Source, state: StepState) -> tuple[SparseVector, StepState]:
         norms = source.block_norms(self.block)
         k = count_of(len(norms), density_at(self.density, state.step))
@@ -54,7 +49,7 @@ class BlockTopK(Compressor[StepState]):
 
 
 @dataclass(frozen=True)
-class BlockRandomK(Compressor[StepState]):
+class BlockRandomK(Counting):
     """Blocks drawn anew in each step, the same on every rank; see `RandomK`."""
 
     density: Density
@@ -70,10 +65,6 @@ class BlockRandomK(Compressor[StepState]):
     def shared(self) -> bool:
         return True
 
-    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> StepState:
-        checked_vector(length, dtype)
-        return StepState()
-
     def take(self, source: Source, state: StepState) -> tuple[SparseVector, StepState]:
         count = -(-source.length // self.block)
         k = count_of(count, density_at(self.density, state.step))
@@ -82,7 +73,7 @@ class BlockRandomK(Compressor[StepState]):
 
 
 @dataclass(frozen=True)
-class BlockThreshold(Compressor[State]):
+class BlockThreshold(Stateless):
     """The blocks whose norm exceeds a value; none if none does."""
 
     value: float
@@ -91,10 +82,6 @@ class BlockThreshold(Compressor[State]):
     def __post_init__(self) -> None:
         checked_threshold(self.value)
         _checked_block(self.block)
-
-    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> State:
-        checked_vector(length, dtype)
-        return State()
 
     def take(self, source: Source, state: State) -> tuple[SparseVector, State]:
         blocks, _ = kernels.select(source.block_norms(self.block), self.value)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-import numpy.typing as npt
-
-from sparsewire.compress.base import Compressor, Source, State, checked_vector
+from sparsewire.compress.base import Source, State, Stateless
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 
@@ -15,7 +13,7 @@ __all__ = ["BucketTopK"]
 
 
 @dataclass(frozen=True)
-class BucketTopK(Compressor[State]):
+class BucketTopK(Stateless):
     """The k largest magnitudes of every `bucket` values, the lowest index first among equals.
 
     One pass always and nothing to remember, and every part of the vector has its share; small values are sent
@@ -36,10 +34,6 @@ class BucketTopK(Compressor[State]):
             raise InputError(
                 f"k is {self.k} of {self.bucket} values; it must be at least 1 and less than all"
             )
-
-    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> State:
-        checked_vector(length, dtype)
-        return State()
 
     def take(self, source: Source, state: State) -> tuple[SparseVector, State]:
         return source.vector(*source.take_buckets(self.k, self.bucket)), state

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
-from sparsewire.compress.base import Compressor, Source, StepState, checked_vector
+from sparsewire.compress.base import Counting, Source, StepState
 from sparsewire.compress.schedule import Density, checked_density, density_at
 from sparsewire.vector import Array, SparseVector
 
@@ -16,7 +15,7 @@ __all__ = ["GaussianK"]
 
 
 @dataclass(frozen=True)
-class GaussianK(Compressor[StepState]):
+class GaussianK(Counting):
     """The entries above the threshold that would give the density if values were normally distributed.
 
     For comparison.  Gradients are not normal: it sends too many of a heavy tail, and too few of what error
@@ -28,10 +27,6 @@ class GaussianK(Compressor[StepState]):
 
     def __post_init__(self) -> None:
         checked_density(self.density)
-
-    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> StepState:
-        checked_vector(length, dtype)
-        return StepState()
 
     def take(self, source: Source, state: StepState) -> tuple[SparseVector, StepState]:
         threshold = _two_sided_quantile(source.sample(), density_at(self.density, state.step))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire.compress.base import Compressor, Source, StepState, checked_vector
+from sparsewire.compress.base import Counting, Source, StepState
 from sparsewire.compress.schedule import Density, checked_density, count_of, density_at
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
@@ -23,7 +23,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, the increment of splitmix64
 
 
 @dataclass(frozen=True)
-class RandomK(Compressor[StepState]):
+class RandomK(Counting):
     """Entries at k places drawn anew in each step, zeros included, because all ranks must have the same.
 
     >>> import numpy as np
@@ -43,10 +43,6 @@ class RandomK(Compressor[StepState]):
     @property
     def shared(self) -> bool:
         return True
-
-    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> StepState:
-        checked_vector(length, dtype)
-        return StepState()
 
     def take(self, source: Source, state: StepState) -> tuple[SparseVector, StepState]:
         k = count_of(source.length, density_at(self.density, state.step))

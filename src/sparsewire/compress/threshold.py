@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy.typing as npt
-
-from sparsewire.compress.base import Compressor, Source, State, checked_vector
+from sparsewire.compress.base import Source, State, Stateless
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 
@@ -14,7 +12,7 @@ __all__ = ["Threshold", "checked_threshold"]
 
 
 @dataclass(frozen=True)
-class Threshold(Compressor[State]):
+class Threshold(Stateless):
     """The entries whose magnitude exceeds a value; none if none does.
 
     >>> import numpy as np
@@ -28,10 +26,6 @@ class Threshold(Compressor[State]):
 
     def __post_init__(self) -> None:
         checked_threshold(self.value)
-
-    def init(self, length: int, dtype: npt.DTypeLike = "float32") -> State:
-        checked_vector(length, dtype)
-        return State()
 
     def take(self, source: Source, state: State) -> tuple[SparseVector, State]:
         return source.vector(*source.take(self.value)), state
