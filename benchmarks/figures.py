@@ -1,6 +1,7 @@
 """The figures of README and docs/results.md from the committed results:  python benchmarks/figures.py  writes them."""
 
 import json
+import statistics
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -90,13 +91,16 @@ def _step(name, title):
     dense = next(row["method"] for row in rows if row["kind"] == "dense")
     speedup = f"speedup_vs_{dense.replace('-', '_')}"
     head = [f"{title} ([data](benchmarks/{name}))", "median", "select", "exchange", "apply"]
-    lines = [[*head, f"against `{dense}`", "received / 4k"], ["---", *["---:"] * 6]]
+    lines = [[*head, f"against `{dense}`", "entries / k", "received / 4k"], ["---", *["---:"] * 7]]
     for row in rows:
-        phases = (f"{row[phase + '_seconds'] * 1e3:.1f} ms" for phase in ("select", "exchange", "apply"))
-        received = f"{row['bytes_received_over_4k']:.2f}" if row["bytes_received_over_4k"] else ""
+        phases = (row[f"{phase}_seconds"] * 1e3 for phase in ("select", "exchange", "apply"))
+        numbers = [f"{row['seconds_median'] * 1e3:,.1f} ms", *(f"{ms:.1f} ms" if ms else "" for ms in phases)]
+        sizes = ["", ""]
+        if row["k"]:
+            entries = statistics.median(row["selected"]) / row["k"]
+            sizes = [f"{entries:.2f}", f"{row['bytes_received_over_4k']:.2f}"]
         title = f"`{row['method']}`" + (", all found anew" if row["kind"] == "renewal" else "")
-        median = f"{row['seconds_median'] * 1e3:,.1f} ms"
-        lines.append([title, median, *phases, _times(row[speedup]), received])
+        lines.append([title, *numbers, _times(row[speedup]), *sizes])
     return _lines(lines)
 
 

@@ -19,7 +19,7 @@ from sparsewire.drivers import simulator
 from sparsewire.model import HEADER_BYTES, Network
 
 LENGTH, DENSITY = 1 << 22, 0.01
-STEPS = 12
+STEPS = 30
 NETWORK = Network(seconds_per_index=math.inf)
 
 

@@ -9,7 +9,7 @@ from kernel_cases import each_isa
 from sparsewire import kernels
 from sparsewire.kernels import _compiled, compiled, reference
 
-X = np.ones(200, np.float32)
+X = np.linspace(1, 2, 200, dtype=np.float32)
 CALLS = {
     "select": lambda: kernels.select(X, 0.5),
     "accumulate_select": lambda: kernels.accumulate_select(X.copy(), X, 0.5),
