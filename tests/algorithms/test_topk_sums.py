@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsewire.algorithms import TOPK_ALGORITHMS, Regions
-from sparsewire.algorithms.ok_topk import TAU, Ladder, Owner, quotas, region_cuts
+from sparsewire.algorithms.ok_topk import TAU, region_cuts
+from sparsewire.algorithms.quotas import Ladder, Owner, quotas
 from sparsewire.drivers import simulator
 from sparsewire.model import Network, Shape
 from sparsewire.testing import dense, run_local, same_bits
