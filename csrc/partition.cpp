@@ -11,14 +11,14 @@ std::size_t partition(Run<I, V> run, Magnitude<V> threshold, std::uint64_t ties,
   for (std::size_t j = 0; j < run.size; ++j) {
     const I index = run.indices[j];
     const V value = run.values[j];
-    const Magnitude<V> size = magnitude(value) > infinity<V> ? infinity<V> + 1 : magnitude(value);  // NaN are equal
-    const bool is_tie = size == threshold && ties != 0;
+    const Magnitude<V> rank = rank_of(value);
+    const bool is_tie = rank == threshold && ties != 0;
     ties -= is_tie;
     large_indices[count] = index;
     large_values[count] = value;
     rest_indices[j - count] = index;
     rest_values[j - count] = value;
-    count += size > threshold || is_tie;
+    count += rank > threshold || is_tie;
   }
   return count;
 }

@@ -138,8 +138,8 @@ template <class OnPiece>
 
 template <class Words, class Positions>
 [[gnu::always_inline]] inline void quantize_blocks(const float* values, std::size_t n, Positions positions,
-                                                   std::optional<std::uint32_t> key, Format format, Norm norm, float* scales,
-                                                   std::uint8_t* packed) {
+                                                   std::optional<std::uint32_t> key, Format format, Norm norm,
+                                                   float* scales, std::uint8_t* packed) {
   const int bits = format.bits;
   const std::size_t bucket = format.bucket;
   std::uint32_t words[block];
@@ -181,8 +181,8 @@ template <class Words, class Positions>
 namespace scalar {
 
 template <class Positions>
-void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format, Norm norm,
-              float* scales, std::uint8_t* codes) {
+void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format,
+              Norm norm, float* scales, std::uint8_t* codes) {
   quantize_blocks<ScalarWords>(values, n, positions, key, format, norm, scales, codes);
 }
 
@@ -212,8 +212,9 @@ SPARSEWIRE_AVX2 void dequantize(const float* scales, const std::uint8_t* codes, 
 namespace avx512 {
 
 template <class Positions>
-SPARSEWIRE_AVX512 void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key,
-                                Format format, Norm norm, float* scales, std::uint8_t* codes) {
+SPARSEWIRE_AVX512 void quantize(const float* values, std::size_t n, Positions positions,
+                                std::optional<std::uint32_t> key, Format format, Norm norm, float* scales,
+                                std::uint8_t* codes) {
   quantize_blocks<Avx512Words>(values, n, positions, key, format, norm, scales, codes);
 }
 
@@ -244,8 +245,8 @@ constexpr Version<decltype(scalar::dequantize)> dequantize_versions[] = {{Isa::s
 }  // namespace
 
 template <class Positions>
-void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format, Norm norm,
-              float* scales, std::uint8_t* codes) {
+void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format,
+              Norm norm, float* scales, std::uint8_t* codes) {
   pick(quantize_versions<Positions>)(values, n, positions, key, format, norm, scales, codes);
 }
 

@@ -33,8 +33,8 @@ struct Format {
 //   bits        each operation is rounded to float32.  Squares are added in float64, value j of the bucket in lane
 //               j % 8; then lane l + 4 is added to lane l, l + 2 to l, and 1 to 0
 template <class Positions>
-void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format, Norm norm,
-              float* scales, std::uint8_t* codes);
+void quantize(const float* values, std::size_t n, Positions positions, std::optional<std::uint32_t> key, Format format,
+              Norm norm, float* scales, std::uint8_t* codes);
 
 // out[j] = scale * (level / s), where the quotient is rounded first; NaN for the code -2^(bits-1).  Any scales and
 // codes will do.

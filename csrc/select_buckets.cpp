@@ -13,17 +13,6 @@ namespace {
 
 // ---- scalar: the specification
 
-// A magnitude for which all NaN are equal.
-template <class V>
-[[gnu::always_inline]] inline Magnitude<V> rank_of_magnitude(Magnitude<V> m) {
-  return m > infinity<V> ? static_cast<Magnitude<V>>(infinity<V> + 1) : m;
-}
-
-template <class V>
-[[gnu::always_inline]] inline Magnitude<V> rank_of(V value) {
-  return rank_of_magnitude<V>(magnitude(value));
-}
-
 // The smallest of the k largest ranks.
 template <class V>
 struct Lowest {

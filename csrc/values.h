@@ -69,6 +69,17 @@ template <class V>
   }
 }
 
+// A magnitude for which all NaN are equal, just above infinity.
+template <class V>
+[[gnu::always_inline]] inline Magnitude<V> rank_of_magnitude(Magnitude<V> m) {
+  return m > infinity<V> ? static_cast<Magnitude<V>>(infinity<V> + 1) : m;
+}
+
+template <class V>
+[[gnu::always_inline]] inline Magnitude<V> rank_of(V value) {
+  return rank_of_magnitude<V>(magnitude(value));
+}
+
 // ---- sums: half types in float, rounded once; integers wrap around
 
 template <class V>

@@ -450,9 +450,7 @@ class Communicator:
         return _Plan.simple(script, Call("barrier"), nothing, lambda _: _Finished(None))
 
     def _mean(self, op: str, total: SparseVector) -> SparseVector:
-        if op != "avg":
-            return total
-        return total.with_values((total.values / self.size).astype(total.dtype, copy=False))
+        return total.divided_by(self.size) if op == "avg" else total
 
     def _check_root(self, root: int) -> None:
         if not 0 <= root < self.size:
@@ -462,7 +460,7 @@ class Communicator:
 
     def _call(self, prepare: Callable[[], _Plan], timeout: float | None) -> Any:
         """Run a collective: in this thread if nothing is in flight, else beside what is."""
-        if Request.in_callback():
+        if Request.in_callback_of(self):
             raise InputError(
                 "a blocking call in a done-callback would wait for itself; make calls in another thread"
             )
@@ -513,7 +511,7 @@ class Communicator:
             refusal = self._refusal(error)
             progress.submit(lambda: self._refuse(refusal))
             raise refusal from error
-        request = Request()
+        request = Request(self)
         if plan.key:
             self._latest[plan.key] = request
         flight = _Flight(self, plan, limit, request)

@@ -25,13 +25,15 @@ class Request(Future[Any]):
 
     It cannot be cancelled, because other ranks count on it.  Done-callbacks run in the thread that works on
     the collectives, or in the one that adds them if it has ended by then; they should be short, and a
-    blocking collective in one is refused in either thread: on another rank it may be the other one.
+    blocking collective of the same communicator is refused in either thread: on another rank it may be the
+    other one.
     """
 
-    _callbacks = threading.local()
+    _callbacks = threading.local()  # whose callbacks this thread runs
 
-    def __init__(self) -> None:
+    def __init__(self, owner: object) -> None:
         super().__init__()
+        self._owner = owner
         self.last: Any = None  # what the collective did, as ``Communicator.last``, once it has ended well
         self.set_running_or_notify_cancel()
 
@@ -55,17 +57,17 @@ class Request(Future[Any]):
         super().add_done_callback(lambda request: self._call_back(fn, request))
 
     @classmethod
-    def in_callback(cls) -> bool:
-        """Does this thread run a done-callback?"""
-        return getattr(cls._callbacks, "depth", 0) > 0
+    def in_callback_of(cls, owner: object) -> bool:
+        """Does this thread run a done-callback of one of its requests?"""
+        return any(owner is one for one in getattr(cls._callbacks, "owners", ()))
 
-    @classmethod
-    def _call_back(cls, fn: Callable[[Future[Any]], object], request: Future[Any]) -> None:
-        cls._callbacks.depth = getattr(cls._callbacks, "depth", 0) + 1
+    def _call_back(self, fn: Callable[[Future[Any]], object], request: Future[Any]) -> None:
+        before = getattr(self._callbacks, "owners", ())
+        self._callbacks.owners = (*before, self._owner)
         try:
             fn(request)
         finally:
-            cls._callbacks.depth -= 1
+            self._callbacks.owners = before
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self).__await__()

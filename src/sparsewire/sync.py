@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
@@ -118,7 +117,7 @@ class Sync:
         except BaseException:
             self.compressor.give_back(selected, state.compressor)
             raise
-        return self.settle(selected, exchanged, state)
+        return self.settle(exchanged, state)
 
     def select(self, gradient: Array, state: SyncState) -> tuple[SparseVector, SyncState]:
         """The first of a step's three phases: the entries to be sent."""
@@ -140,12 +139,8 @@ class Sync:
             return TopkSum(selected.with_values(sums), nothing)
         return TopkSum(comm.allreduce(selected, algorithm=self.algorithm), nothing)
 
-    def settle(
-        self, selected: SparseVector, exchanged: TopkSum, state: SyncState
-    ) -> tuple[SparseVector, SyncState]:
+    def settle(self, exchanged: TopkSum, state: SyncState) -> tuple[SparseVector, SyncState]:
         """The third: the mean, and a state to which has gone back what was not used."""
         total, left, regions = exchanged
         compressor = self.compressor.give_back(left, state.compressor)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = total.with_values((total.values / self.comm.size).astype(total.dtype, copy=False))
-        return mean, SyncState(state.step + 1, compressor, regions)
+        return total.divided_by(self.comm.size), SyncState(state.step + 1, compressor, regions)

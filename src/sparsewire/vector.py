@@ -301,6 +301,14 @@ class SparseVector:
         vector.packed = packed
         return vector
 
+    def divided_by(self, number: int) -> SparseVector:
+        """Each value divided, and rounded once, in its dtype.
+
+        >>> SparseVector(8, [1, 5], np.array([2.0, -1.0])).divided_by(4).values
+        array([ 0.5 , -0.25])
+        """
+        return self.with_values((self.values / number).astype(self.dtype, copy=False))
+
     def __repr__(self) -> str:
         where = "" if self.span == self.length else f", range=[{self.start}, {self.stop})"
         stored = "dense" if self.is_dense else f"nnz={self.nnz}"

@@ -290,6 +290,20 @@ def test_a_blocking_call_in_a_callback_is_refused_also_when_the_request_had_ende
     assert all("a blocking call in a done-callback" in message for message in results(program, 2))
 
 
+def test_a_callback_may_make_a_blocking_call_of_another_communicator():
+    program = """
+    def main(rank, size):
+        with sw.init(timeout=30) as comm:
+            other = comm.split(0)
+            outcome = []
+            request = comm.iallreduce(np.ones(2))
+            request.wait(20)
+            request.add_done_callback(lambda _: outcome.append(float(other.allreduce(np.ones(1))[0])))
+            return outcome[0]
+    """
+    assert results(program, 2) == [2.0, 2.0]
+
+
 def test_several_communicators_work_side_by_side():
     program = """
     def main(rank, size):

@@ -84,6 +84,17 @@ def same_bits(a, b):
     return bool(np.all((a.view(unsigned(a.dtype)) == b.view(unsigned(b.dtype))) | (is_nan(a) & is_nan(b))))
 
 
+def assert_moved_out(residual, shift, entries, total, positions):
+    """The entries are those of the total at these positions, and all else stayed in the residual."""
+    indices, moved = entries
+    assert indices.tolist() == positions
+    assert same_bits(moved, total[positions])
+    total[positions] = 0
+    assert same_bits(residual, total)
+    assert not residual.base[:shift].any()
+    assert not residual.base[shift + len(residual) :].any()
+
+
 def is_nan(array):
     with np.errstate(invalid="ignore"):  # ml_dtypes warns of signalling NaN
         return array != array

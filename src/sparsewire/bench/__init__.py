@@ -5,6 +5,7 @@ contenders  our algorithms, as things that can be timed
 peers       torch.distributed's gloo and MPI, beside them
 bounds      how far a rounded sum may be from the exact one
 overlap     calls in flight beside computing, as things that can be timed
+step        whole training steps, sparse and dense, as things that can be timed
 timing      the clock: runs inside the ranks, prints nothing
 memory      the peak of one call: runs inside the ranks, too
 worker      the process that is one rank
@@ -14,7 +15,7 @@ rows        records -> the numbers that are reported
 grid        every size, density, number of ranks and environment, and how `auto` did
 report      rows -> table and JSON; measures nothing
 coding      what index coding and low precision cost and save, without ranks
-plot        the grid and coding as pictures
+plot        the grid, coding and steps as pictures
 progress    how far it is
 kernels, simulate, demo, doctor    what the other commands do
 """

@@ -25,7 +25,15 @@ from sparsewire.bench.cases import Indices, Values
 from sparsewire.bench.timing import Contender, Moved
 from sparsewire.communicator import Communicator
 
-__all__ = ["LOOPBACK", "PEERS", "contender", "gloo", "reason_to_skip"]
+__all__ = [
+    "LOOPBACK",
+    "PEERS",
+    "contender",
+    "gloo",
+    "gloo_allreduce",
+    "mpi_allreduce",
+    "reason_to_skip",
+]
 
 # Driver -> its peers.
 PEERS = {
@@ -75,6 +83,20 @@ def contender(peer: str, comm: Communicator, length: int, indices: Indices, valu
     return Barrier(comm)
 
 
+def mpi_allreduce(array: Values) -> None:
+    """In place: with MPICH on shared memory that takes two thirds of the time of two buffers."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+
+
+def gloo_allreduce(tensor: Any) -> None:
+    """In place; dense or sparse."""
+    import torch.distributed as dist
+
+    dist.all_reduce(tensor)
+
+
 class GlooDense:
     name = "gloo-dense"
     precision = "exact"
@@ -91,9 +113,7 @@ class GlooDense:
         self._tensor.copy_(self._input)  # all_reduce works in place
 
     def run(self) -> None:
-        import torch.distributed as dist
-
-        dist.all_reduce(self._tensor)
+        gloo_allreduce(self._tensor)
 
     def moved(self) -> Moved:
         return Moved()
@@ -123,9 +143,7 @@ class GlooSparse:
         self._tensor = self._input.clone()
 
     def run(self) -> None:
-        import torch.distributed as dist
-
-        dist.all_reduce(self._tensor)
+        gloo_allreduce(self._tensor)
 
     def moved(self) -> Moved:
         return Moved()
@@ -135,8 +153,6 @@ class GlooSparse:
 
 
 class MpiDense:
-    """In place: with MPICH on shared memory that takes two thirds of the time of two buffers."""
-
     name = "mpi-dense"
     precision = "exact"
 
@@ -149,9 +165,7 @@ class MpiDense:
         np.copyto(self._total, self._input)
 
     def run(self) -> None:
-        from mpi4py import MPI
-
-        MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, self._total)
+        mpi_allreduce(self._total)
 
     def moved(self) -> Moved:
         return Moved()
@@ -171,9 +185,7 @@ class MpiSameBytes:
         """Zeros stay zeros."""
 
     def run(self) -> None:
-        from mpi4py import MPI
-
-        MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, self._total)
+        mpi_allreduce(self._total)
 
     def moved(self) -> Moved:
         return Moved()

@@ -21,6 +21,7 @@ import numpy as np
 from sparsewire import kernels, memory
 from sparsewire.bench.cases import Case, Values
 from sparsewire.bench.contenders import Together
+from sparsewire.bench.peers import gloo_allreduce, mpi_allreduce
 from sparsewire.bench.timing import Moved, measure
 from sparsewire.communicator import Communicator
 from sparsewire.sync import Sync, SyncState
@@ -147,7 +148,7 @@ class SparseStep(Step):
         is_selected = time.perf_counter()
         exchanged = self.sync.exchange(selected, state)
         is_exchanged = time.perf_counter()
-        mean, self.state = self.sync.settle(selected, exchanged, state)
+        mean, self.state = self.sync.settle(exchanged, state)
         self._write(mean.as_sparse())
         is_applied = time.perf_counter()
         self.phases.append(Phases(is_selected - start, is_exchanged - is_selected, is_applied - is_exchanged))
@@ -213,13 +214,10 @@ class DenseStep(Step):
 
 def _allreduce_in_place(peer: str) -> Callable[[Values], Any]:
     if peer == "mpi-dense":
-        from mpi4py import MPI
-
-        return lambda array: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+        return mpi_allreduce
     import torch
-    import torch.distributed as dist
 
-    return lambda array: dist.all_reduce(torch.from_numpy(array))
+    return lambda array: gloo_allreduce(torch.from_numpy(array))
 
 
 def measure_steps(
