@@ -14,7 +14,7 @@ import numpy as np
 from sparsewire.errors import InputError
 from sparsewire.vector import Array, SparseVector, value_dtype
 
-__all__ = ["Restore", "from_any"]
+__all__ = ["Restore", "from_any", "numpy_to_tensor", "tensor_to_numpy"]
 
 Restore: TypeAlias = Callable[[SparseVector], Any]
 
@@ -92,10 +92,10 @@ def _from_torch(x: Any) -> tuple[SparseVector, Restore]:
         return _from_torch_coo(x)
     if x.layout != torch.strided:
         raise InputError(f"a tensor of layout {x.layout} cannot be summed; use strided or sparse_coo")
-    array = _tensor_to_numpy(x.detach().reshape(-1))
+    array = tensor_to_numpy(x.detach().reshape(-1))
 
     def restore(result: SparseVector) -> Any:
-        tensor = _numpy_to_tensor(_own_array(result, array)).to(x.device)
+        tensor = numpy_to_tensor(_own_array(result, array)).to(x.device)
         return tensor.reshape(x.shape) if tensor.numel() == x.numel() else tensor
 
     return SparseVector.from_dense(array), restore
@@ -109,38 +109,55 @@ def _from_torch_coo(x: Any) -> tuple[SparseVector, Restore]:
     coalesced = x.detach().coalesce()
     sparse_shape, row_shape = x.shape[: x.sparse_dim()], x.shape[x.sparse_dim() :]
     row = math.prod(row_shape)
-    where = coalesced.indices().cpu().numpy()
-    rows = np.ravel_multi_index(tuple(where), tuple(sparse_shape)) if where.size else np.empty(0, np.int64)
+    # Not by numpy's ravel_multi_index, which wants a dimension: a tensor may have none that is sparse.
+    extents = np.array(sparse_shape, np.int64)[:, None]
+    strides = np.array([math.prod(sparse_shape[d:]) for d in range(1, len(extents) + 1)], np.int64)[:, None]
+    rows = (coalesced.indices().cpu().numpy() * strides).sum(axis=0)
     flat = (rows[:, None] * row + np.arange(row)).reshape(-1)
-    values = _tensor_to_numpy(coalesced.values().reshape(-1))
+    values = tensor_to_numpy(coalesced.values().reshape(-1))
     vector = SparseVector(x.numel(), flat, values)
 
     def restore(result: SparseVector) -> Any:
-        entries = result.as_sparse()
-        assert entries.indices is not None
-        indices = entries.indices.astype(np.int64)
         if result.length != x.numel():  # a part of the sum
+            entries = result.as_sparse()
+            assert entries.indices is not None
+            indices = entries.indices.astype(np.int64)
             return _coo(indices[None], entries.values.copy(), (result.length,), x.device)
-        starts_row = np.diff(indices // row, prepend=-1) > 0
-        touched = (indices // row)[starts_row]
-        filled = np.zeros((len(touched), row), entries.dtype)
-        filled[np.cumsum(starts_row) - 1, indices % row] = entries.values
-        places = np.array(np.unravel_index(touched, tuple(sparse_shape))).reshape(len(sparse_shape), -1)
+        touched, filled = _rows(result, row)
+        places = touched // strides % extents
         return _coo(places, filled.reshape(len(touched), *row_shape), x.shape, x.device)
 
     return vector, restore
 
 
+def _rows(vector: SparseVector, row: int) -> tuple[Array, Array]:
+    """The rows of so many positions that have an entry, and their values."""
+    entries = vector.as_sparse()
+    assert entries.indices is not None
+    indices, values = entries.indices, entries.values
+    if row == 1:
+        return indices.astype(np.int64), values.copy()
+    if row and len(indices) % row == 0:
+        firsts, lasts = indices[::row].astype(np.int64), indices[row - 1 :: row]
+        if not (firsts % row).any() and (lasts - firsts == row - 1).all():  # all rows are whole, as most are
+            return firsts // row, values.copy()
+    starts_row = np.diff(indices // row, prepend=-1) > 0
+    touched = (indices // row)[starts_row].astype(np.int64)
+    filled = np.zeros((len(touched), row), values.dtype)
+    filled[np.cumsum(starts_row) - 1, indices % row] = values
+    return touched, filled
+
+
 def _coo(places: Array, values: Array, shape: Any, device: Any) -> Any:
     import torch
 
-    kept = _numpy_to_tensor(values.reshape(-1)).reshape(values.shape)
+    kept = numpy_to_tensor(values.reshape(-1)).reshape(values.shape)
     return torch.sparse_coo_tensor(
         torch.from_numpy(places), kept, shape, device=device, is_coalesced=True, check_invariants=False
     )
 
 
-def _tensor_to_numpy(tensor: Any) -> Array:
+def tensor_to_numpy(tensor: Any) -> Array:
     import torch
 
     tensor = tensor.cpu().contiguous()
@@ -149,7 +166,7 @@ def _tensor_to_numpy(tensor: Any) -> Array:
     return np.asarray(tensor.numpy())
 
 
-def _numpy_to_tensor(array: Array) -> Any:
+def numpy_to_tensor(array: Array) -> Any:
     import torch
 
     if array.dtype.name == "bfloat16":

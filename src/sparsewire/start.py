@@ -18,7 +18,7 @@ from sparsewire.drivers.local import Alone
 from sparsewire.drivers.mesh import listen
 from sparsewire.errors import InputError
 
-__all__ = ["init"]
+__all__ = ["init", "launched"]
 
 _JOB = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # How many ranks were launched, as told by MPICH and Intel MPI, Open MPI, and Slurm.
@@ -60,17 +60,23 @@ def _driver(comm: Any, timeout: float) -> Driver:
 
 def _of_mpiexec() -> Driver:
     """The ranks of mpiexec or srun, if there are several."""
-    said = next((name for name in _LAUNCHED if os.environ.get(name, "1") != "1"), None)
-    if said is None:
+    said, count = launched()
+    if count == 1:
         return Engine(0, 1, Alone())
     driver = _mpi(None)
-    if driver.size != _integer(said):
+    if driver.size != count:
         raise InputError(
-            f"{said}={os.environ[said]}, but MPI has {driver.size} rank: the launcher belongs to another MPI "
+            f"{said}={count}, but MPI has {driver.size} rank: the launcher belongs to another MPI "
             "than mpi4py. Use the mpiexec of the MPI that mpi4py loads (with srun: --mpi=pmi2 or pmix), or "
             f"set {', '.join(_JOB)} for TCP"
         )
     return driver
+
+
+def launched() -> tuple[str, int]:
+    """The variable that says how many ranks mpiexec or srun started, and how many; 1 if there is none."""
+    said = next((name for name in _LAUNCHED if os.environ.get(name, "1") != "1"), None)
+    return (said, _integer(said)) if said else ("", 1)
 
 
 def _mpi(comm: Any) -> Driver:

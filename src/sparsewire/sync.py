@@ -19,10 +19,13 @@ import numpy.typing as npt
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
 from sparsewire.communicator import Communicator
 from sparsewire.compress import Compressor, Density, ErrorFeedback, GaussianK, RandomK, State, TopK
+from sparsewire.compress.base import Gradient
 from sparsewire.compress.feedback import FeedbackState
 from sparsewire.compress.schedule import count_of, density_at
 from sparsewire.errors import InputError
-from sparsewire.vector import Array, SparseVector
+from sparsewire.precision import Precision
+from sparsewire.request import Request
+from sparsewire.vector import SparseVector
 
 __all__ = ["METHODS", "Method", "Sync", "SyncState"]
 
@@ -52,19 +55,20 @@ class SyncState(State):
     regions: Regions | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        regions = self.regions and [self.regions.age, *self.regions.cuts]
-        return super().state_dict() | {"regions": regions}
+        return super().state_dict() | {"regions": self.regions and self.regions.to_numbers()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> SyncState:
         loaded = super().load_state_dict({**saved, "regions": None})
         if saved["regions"] is None:
             return loaded
-        age, *cuts = (int(number) for number in saved["regions"])
-        return replace(loaded, regions=Regions(tuple(cuts), age))
+        return replace(loaded, regions=Regions.from_numbers(saved["regions"]))
 
 
 class Sync:
     """Every step's mean gradient over all ranks, with error feedback; ``method`` is a name, or a ``Method``.
+
+    ``precision`` sends the values in fewer bits; what rounding leaves out stays in the residual.
+    ``feedback`` makes the error feedback, for gradients that are not in numpy's memory.
 
     >>> import numpy as np, sparsewire as sw
     >>> sync = sw.Sync(sw.init(), "ok_topk", density=0.5)
@@ -85,6 +89,8 @@ class Sync:
         *,
         momentum: float = 0.0,
         check_finite: bool = False,
+        precision: str | Precision | None = None,
+        feedback: Callable[[Compressor[Any], float, bool], ErrorFeedback] = ErrorFeedback,
     ) -> None:
         if isinstance(method, str) and method not in METHODS:
             raise InputError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
@@ -92,8 +98,13 @@ class Sync:
         if row.algorithm not in ("auto", *ALGORITHMS, *TOPK_ALGORITHMS):
             known = ", ".join(("auto", *ALGORITHMS, *TOPK_ALGORITHMS))
             raise InputError(f"unknown algorithm {row.algorithm!r}; known are {known}")
-        self.comm, self.density, self.algorithm = comm, density, row.algorithm
-        self.compressor = ErrorFeedback(row.compressor(density), momentum, check_finite)
+        if precision is not None and row.algorithm in TOPK_ALGORITHMS:
+            raise InputError(
+                f"{row.algorithm} sends values as they are, not as {precision}: leave out the precision, or "
+                "sum everybody's selection, as topk_allgather does"
+            )
+        self.comm, self.density, self.algorithm, self.precision = comm, density, row.algorithm, precision
+        self.compressor = feedback(row.compressor(density), momentum, check_finite)
 
     def init(self, length: int, dtype: npt.DTypeLike = "float32") -> SyncState:
         """The state before the first step of a tensor; every tensor has its own."""
@@ -103,7 +114,7 @@ class Sync:
         """How many entries the density means in the next step."""
         return count_of(length, density_at(self.density, state.step))
 
-    def step(self, gradient: Array, state: SyncState) -> tuple[SparseVector, SyncState]:
+    def step(self, gradient: Gradient, state: SyncState) -> tuple[SparseVector, SyncState]:
         """The mean, the same bits on every rank, and the next state, which takes over this one's arrays.
 
         The gradient is not written to.  If the exchange fails, what was selected has gone back.
@@ -117,30 +128,51 @@ class Sync:
         except BaseException:
             self.compressor.give_back(selected, state.compressor)
             raise
-        return self.settle(exchanged, state)
+        return self.settle(exchanged, selected, state)
 
-    def select(self, gradient: Array, state: SyncState) -> tuple[SparseVector, SyncState]:
+    def select(self, gradient: Gradient, state: SyncState) -> tuple[SparseVector, SyncState]:
         """The first of a step's three phases: the entries to be sent."""
-        selected, compressor = self.compressor.step(gradient, state.compressor)
+        selected, compressor = self.compressor.add(gradient, state.compressor)
         return selected, replace(state, compressor=compressor)
 
-    def exchange(self, selected: SparseVector, state: SyncState) -> TopkSum:
-        """The second: their sum, and what of them is not in it."""
-        comm, length = self.comm, selected.length
+    def exchange(self, selected: SparseVector, state: SyncState) -> Any:
+        """The second: what the collective makes of them."""
+        return self._exchange(self.comm.allreduce, self.comm.allreduce_topk, selected, state)
+
+    def iexchange(self, selected: SparseVector, state: SyncState) -> Request:
+        """The second in the background; its result is for ``settle``."""
+        request: Request = self._exchange(self.comm.iallreduce, self.comm.iallreduce_topk, selected, state)
+        return request
+
+    def _exchange(
+        self,
+        allreduce: Callable[..., Any],
+        allreduce_topk: Callable[..., Any],
+        selected: SparseVector,
+        state: SyncState,
+    ) -> Any:
         if self.algorithm in TOPK_ALGORITHMS:
             regions = state.regions
-            if regions is not None and len(regions.cuts) != comm.size + 1:
+            if regions is not None and len(regions.cuts) != self.comm.size + 1:
                 regions = None  # saved by another number of ranks
-            k = self.k(length, state)
-            return comm.allreduce_topk(selected, k, algorithm=self.algorithm, regions=regions)
-        nothing = SparseVector.empty(length, selected.dtype)
+            k = self.k(selected.length, state)
+            return allreduce_topk(selected, k, algorithm=self.algorithm, regions=regions)
         if self.compressor.shared:  # all ranks know the indices
-            sums = comm.allreduce(selected.values, algorithm=self.algorithm)
-            return TopkSum(selected.with_values(sums), nothing)
-        return TopkSum(comm.allreduce(selected, algorithm=self.algorithm), nothing)
+            return allreduce(selected.values, algorithm=self.algorithm, precision=self.precision)
+        feedback = self.compressor.rounding(state.compressor) if self.precision is not None else None
+        return allreduce(selected, algorithm=self.algorithm, precision=self.precision, feedback=feedback)
 
-    def settle(self, exchanged: TopkSum, state: SyncState) -> tuple[SparseVector, SyncState]:
+    def settle(
+        self, exchanged: Any, selected: SparseVector, state: SyncState
+    ) -> tuple[SparseVector, SyncState]:
         """The third: the mean, and a state to which has gone back what was not used."""
-        total, left, regions = exchanged
+        total, left, regions = self.outcome(exchanged, selected)
         compressor = self.compressor.give_back(left, state.compressor)
         return total.divided_by(self.comm.size), SyncState(state.step + 1, compressor, regions)
+
+    def outcome(self, exchanged: Any, selected: SparseVector) -> TopkSum:
+        """What an exchange has brought: the sum, and what of this rank's is not in it."""
+        if isinstance(exchanged, TopkSum):
+            return exchanged
+        total = selected.with_values(exchanged) if self.compressor.shared else exchanged
+        return TopkSum(total, SparseVector.empty(selected.length, selected.dtype))

@@ -20,7 +20,7 @@ Paper: Li and Hoefler, Near-optimal sparse allreduce for distributed deep learni
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,15 @@ class Regions(NamedTuple):
 
     cuts: tuple[int, ...]
     age: int = 0  # calls that used them
+
+    def to_numbers(self) -> list[int]:
+        """For a checkpoint."""
+        return [self.age, *self.cuts]
+
+    @classmethod
+    def from_numbers(cls, numbers: Iterable[int]) -> Regions:
+        age, *cuts = (int(number) for number in numbers)
+        return cls(tuple(cuts), age)
 
 
 class TopkSum(NamedTuple):

@@ -148,7 +148,7 @@ class SparseStep(Step):
         is_selected = time.perf_counter()
         exchanged = self.sync.exchange(selected, state)
         is_exchanged = time.perf_counter()
-        mean, self.state = self.sync.settle(exchanged, state)
+        mean, self.state = self.sync.settle(exchanged, selected, state)
         self._write(mean.as_sparse())
         is_applied = time.perf_counter()
         self.phases.append(Phases(is_selected - start, is_exchanged - is_selected, is_applied - is_exchanged))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,19 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Entries, Indices
 from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, index_dtype, value_dtype
 
-__all__ = ["Accumulated", "Compressor", "Counting", "Source", "State", "Stateless", "StepState", "Values"]
+__all__ = [
+    "Accumulated",
+    "Compressor",
+    "Counting",
+    "Gradient",
+    "Source",
+    "State",
+    "Stateless",
+    "StepState",
+    "Values",
+]
+
+Gradient: TypeAlias = "Array | Sequence[Array]"  # whole, or in pieces that lie one after the other
 
 
 @dataclass(frozen=True)
@@ -192,17 +204,29 @@ class Values(Source):
 class Accumulated(Source):
     """A residual to which a gradient is added by the first pass over it.  What is taken leaves the residual.
 
+    The gradient is one array, or several that lie one after the other.
+
     >>> residual = np.array([0.5, 0, -2, 0], np.float32)
-    >>> source = Accumulated(residual, np.array([1, 0, -1, 0.5], np.float32))
+    >>> source = Accumulated(residual, [np.array([1, 0], np.float32), np.array([-1, 0.5], np.float32)])
     >>> source.take(1)
     (array([0, 2], dtype=uint32), array([ 1.5, -3. ], dtype=float32))
     >>> residual
     array([0. , 0. , 0. , 0.5], dtype=float32)
     """
 
-    def __init__(self, residual: Array, gradient: Array) -> None:
+    def __init__(self, residual: Array, gradient: Gradient) -> None:
         self._residual = residual
-        self._gradient: Array | None = gradient  # until it is added
+        self._gradients = [gradient] if isinstance(gradient, np.ndarray) else list(gradient)  # until added
+        self._check_alike()
+
+    def _check_alike(self) -> None:
+        length, dtypes = sum(map(len, self._gradients)), {gradient.dtype for gradient in self._gradients}
+        if length != self.length or dtypes - {self.dtype}:
+            found = f"{length:,} {', '.join(map(str, dtypes))}"
+            raise InputError(
+                f"the state is for {self.length:,} {self.dtype} values and the gradient has {found} values; "
+                "give each tensor a state of its own"
+            )
 
     @property
     def length(self) -> int:
@@ -213,15 +237,33 @@ class Accumulated(Source):
         return self._residual.dtype
 
     def take(self, threshold: float, ties: int = 0) -> Entries:
-        if self._gradient is None:
+        if len(self._gradients) > 1 and ties:  # which of the ties are the first is for one pass to say
+            self.array()
+        if not self._gradients:
             entries = kernels.select(self._residual, threshold, ties, index_dtype=self.index_dtype)
             self._clear(entries[0])
-        else:
-            entries = kernels.accumulate_select(
-                self._residual, self._gradient, threshold, ties, index_dtype=self.index_dtype
-            )
-            self._gradient = None
-        return entries
+            return entries
+        taken = [self._take_piece(*piece, threshold, ties) for piece in self._pieces()]
+        self._gradients = []
+        if len(taken) == 1:
+            return taken[0]
+        indices, values = zip(*taken, strict=True)
+        return np.concatenate(indices), np.concatenate(values)
+
+    def _pieces(self) -> Iterator[tuple[int, Array]]:
+        start = 0
+        for gradient in self._gradients:
+            yield start, gradient
+            start += len(gradient)
+
+    def _take_piece(self, start: int, gradient: Array, threshold: float, ties: int) -> Entries:
+        residual = self._residual[start : start + len(gradient)]
+        indices, values = kernels.accumulate_select(
+            residual, gradient, threshold, ties, index_dtype=self.index_dtype
+        )
+        if start:
+            indices += self.index_dtype.type(start)
+        return indices, values
 
     def take_at(self, indices: Indices) -> Array:
         values: Array = self.array()[indices]
@@ -229,37 +271,37 @@ class Accumulated(Source):
         return values
 
     def take_buckets(self, k: int, bucket: int) -> Entries:
-        if self._gradient is None:
-            entries = kernels.select_buckets(self._residual, k, bucket, index_dtype=self.index_dtype)
-            self._clear(entries[0])
-        else:
-            entries = kernels.accumulate_select_buckets(
-                self._residual, self._gradient, k, bucket, index_dtype=self.index_dtype
+        if len(self._gradients) == 1:
+            [gradient] = self._gradients
+            self._gradients = []
+            return kernels.accumulate_select_buckets(
+                self._residual, gradient, k, bucket, index_dtype=self.index_dtype
             )
-            self._gradient = None
+        entries = kernels.select_buckets(self.array(), k, bucket, index_dtype=self.index_dtype)
+        self._clear(entries[0])
         return entries
 
     def block_norms(self, block: int) -> npt.NDArray[np.float64]:
-        if self._gradient is None:
-            return kernels.block_norms(self._residual, block)
-        norms = kernels.accumulate_block_norms(self._residual, self._gradient, block)
-        self._gradient = None
-        return norms
+        if len(self._gradients) == 1:
+            [gradient] = self._gradients
+            self._gradients = []
+            return kernels.accumulate_block_norms(self._residual, gradient, block)
+        return kernels.block_norms(self.array(), block)
 
     def put_back(self, indices: Indices, values: Array) -> None:
         kernels.scatter(self._residual, indices, values)
 
     def array(self) -> Array:
-        if self._gradient is not None:
+        if self._gradients:
             # nothing exceeds NaN; of integers nothing exceeds infinity
             self.take(math.inf if self.dtype.kind == "i" else math.nan)
         return self._residual
 
     def sample(self) -> Array:
-        if self._gradient is None:
-            return _lines(self._residual)
+        if len(self._gradients) != 1:
+            return _lines(self.array())
         with np.errstate(over="ignore", invalid="ignore"):
-            total: Array = _lines(self._residual) + _lines(self._gradient)
+            total: Array = _lines(self._residual) + _lines(self._gradients[0])
         return total
 
     def _clear(self, indices: Indices) -> None:

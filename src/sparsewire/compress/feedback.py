@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsewire import kernels
-from sparsewire.compress.base import Accumulated, Compressor, Source, State, checked_vector
+from sparsewire.compress.base import Accumulated, Compressor, Gradient, Source, State, checked_vector
 from sparsewire.errors import InputError
+from sparsewire.rounding import Feedback
 from sparsewire.vector import Array, SparseVector
 
 __all__ = ["ErrorFeedback", "FeedbackState"]
@@ -80,12 +81,15 @@ class ErrorFeedback(Compressor[FeedbackState]):
         return FeedbackState(np.zeros(length, kind), velocity, self.inner.init(length, kind))
 
     def take(self, source: Source, state: FeedbackState) -> tuple[SparseVector, FeedbackState]:
-        gradient = source.array()
-        _check_alike(gradient, state.residual)
+        return self.add(source.array(), state)
+
+    def add(self, gradient: Gradient, state: FeedbackState) -> tuple[SparseVector, FeedbackState]:
+        """A step with a gradient that is one array, or several that lie one after the other."""
+        source = Accumulated(state.residual, gradient)
         if state.velocity is not None:
             _advance(state.velocity, self.momentum, gradient)
-            gradient = state.velocity
-        sent, inner = self.inner.take(Accumulated(state.residual, gradient), state.inner)
+            source = Accumulated(state.residual, state.velocity)
+        sent, inner = self.inner.take(source, state.inner)
         if self.check_finite:
             self._refuse_what_is_not_finite(sent, state)
         if state.velocity is not None:
@@ -96,6 +100,10 @@ class ErrorFeedback(Compressor[FeedbackState]):
         """Add entries that were not used after all to the residual.  Their velocity has begun anew."""
         kernels.scatter_add(state.residual, _indices(entries), entries.values)
         return state
+
+    def rounding(self, state: FeedbackState) -> Feedback | None:
+        """Where rounding on the way leaves what it leaves out: with all else that waits."""
+        return Feedback(state.residual, state.residual)
 
     def _refuse_what_is_not_finite(self, sent: SparseVector, state: FeedbackState) -> None:
         is_finite = np.isfinite(sent.values)
@@ -118,19 +126,15 @@ def _indices(entries: SparseVector) -> Array:
     return indices
 
 
-def _check_alike(gradient: Array, residual: Array) -> None:
-    if (len(gradient), gradient.dtype) != (len(residual), residual.dtype):
-        raise InputError(
-            f"the state is for {len(residual):,} {residual.dtype} values and the gradient has "
-            f"{len(gradient):,} {gradient.dtype} values; give each tensor a state of its own"
-        )
-
-
-def _advance(velocity: Array, momentum: float, gradient: Array) -> None:
+def _advance(velocity: Array, momentum: float, gradient: Gradient) -> None:
     """velocity = momentum * velocity + gradient, block by block, so that memory is read once."""
     factor = velocity.dtype.type(momentum)
+    start = 0
     with np.errstate(over="ignore", invalid="ignore"):
-        for begin in range(0, len(velocity), BLOCK):
-            part = velocity[begin : begin + BLOCK]
-            np.multiply(part, factor, out=part)
-            np.add(part, gradient[begin : begin + BLOCK], out=part)
+        for piece in [gradient] if isinstance(gradient, np.ndarray) else gradient:
+            for begin in range(0, len(piece), BLOCK):
+                added = piece[begin : begin + BLOCK]
+                part = velocity[start + begin : start + begin + len(added)]
+                np.multiply(part, factor, out=part)
+                np.add(part, added, out=part)
+            start += len(piece)

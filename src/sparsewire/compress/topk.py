@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy.typing as npt
 
 from sparsewire import kernels
-from sparsewire.compress.base import Compressor, Source, State, checked_vector
+from sparsewire.compress.base import Compressor, Source, StepState, checked_vector
 from sparsewire.compress.control import Point, Trend, guess_from_sample, secant
 from sparsewire.compress.schedule import Density, checked_density, count_of, density_at
 from sparsewire.errors import InputError
@@ -31,10 +31,9 @@ MARGIN = 3.0  # standard deviations of a sample's count
 
 
 @dataclass(frozen=True)
-class TopKState(State):
+class TopKState(StepState):
     """The number of the step, a threshold that slightly more than k values should exceed, and its trend."""
 
-    step: int = 0
     guess: float | None = None
     trend: Trend = field(default_factory=Trend)
 
