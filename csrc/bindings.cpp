@@ -279,7 +279,7 @@ std::size_t partition(In indices, In values, std::uint64_t threshold, std::uint6
   });
 }
 
-// Calls kernel(dense, indices, values, n, offset) with typed pointers.
+// Calls kernel(dense, indices, values, n, offset) with typed pointers; there may be no entries.
 template <class Kernel>
 void scatter_with(Kernel kernel, const Out& dense, const In& indices, const In& values, std::uint64_t offset) {
   require_same_dtype(dense.dtype(), values.dtype());
@@ -288,9 +288,9 @@ void scatter_with(Kernel kernel, const Out& dense, const In& indices, const In& 
     using I = typename decltype(index)::type;
     using V = typename decltype(value)::type;
     const std::size_t n = indices.size();
-    if (n == 0) return;
-    const std::uint64_t first = data<I>(indices)[0], last = data<I>(indices)[n - 1];
-    require(offset <= first && first <= last && last - offset < dense.size(), "scatter: index out of range");
+    const std::uint64_t first = n ? data<I>(indices)[0] : offset, last = n ? data<I>(indices)[n - 1] : offset;
+    require(offset <= first && first <= last && (n == 0 || last - offset < dense.size()),
+            "scatter: index out of range");
     nb::gil_scoped_release released;
     kernel(data<V>(dense), data<I>(indices), data<V>(values), n, static_cast<I>(offset));
   });
@@ -302,6 +302,12 @@ void scatter_add(Out dense, In indices, In values, std::uint64_t offset) {
 
 void scatter(Out dense, In indices, In values, std::uint64_t offset) {
   scatter_with([](auto... arguments) { sw::scatter(arguments...); }, dense, indices, values, offset);
+}
+
+void spread(Out dense, In indices, In values, std::uint64_t offset) {
+  const std::size_t size = dense.size();
+  scatter_with([=](auto* begin, auto... entries) { sw::spread(begin, size, entries...); }, dense, indices, values,
+               offset);
 }
 
 void split_at(In indices, nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> cuts,
@@ -503,6 +509,7 @@ NB_MODULE(_compiled, m) {
   m.def("scatter_add", &scatter_add, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(),
         "offset"_a);
   m.def("scatter", &scatter, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(), "offset"_a);
+  m.def("spread", &spread, "dense"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(), "offset"_a);
   m.def("split_at", &split_at, "indices"_a.noconvert(), "cuts"_a.noconvert(), "positions"_a.noconvert());
   m.def("first_invalid", &first_invalid, "indices"_a.noconvert(), "first"_a, "last"_a);
   m.def("checksum", &checksum, "data"_a.noconvert(), "seed"_a);

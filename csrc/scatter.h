@@ -19,4 +19,8 @@ void scatter_add(V* dense, const I* indices, const V* values, std::size_t n, I o
 template <class I, class V>
 void scatter(V* dense, const I* indices, const V* values, std::size_t n, I offset);
 
+// As scatter(), and zeros everywhere else in `dense`, which has `size` values.
+template <class I, class V>
+void spread(V* dense, std::size_t size, const I* indices, const V* values, std::size_t n, I offset);
+
 }  // namespace sparsewire

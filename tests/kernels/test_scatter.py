@@ -9,7 +9,7 @@ from sparsewire import kernels
 
 @each_isa
 @each_dtype
-@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+@pytest.mark.parametrize("name", ["scatter", "scatter_add", "spread"])
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
 def test_entries_arrive_where_they_belong(isa, dtype, name, data, index_dtype, shift):
     before = data.draw(values(dtype, st.integers(0, 100)))
@@ -21,16 +21,16 @@ def test_entries_arrive_where_they_belong(isa, dtype, name, data, index_dtype, s
     with kernels.use_isa(isa):
         getattr(kernels, name)(dense, indices, new, offset)
     wide = np.float32 if dtype.itemsize == 2 else dtype
-    expected = before.copy()
+    expected = np.zeros_like(before) if name == "spread" else before.copy()
     with np.errstate(all="ignore"):
         for position, value in zip(positions, new, strict=True):
             old = before[position].astype(wide)
-            expected[position] = value if name == "scatter" else (old + value.astype(wide)).astype(dtype)
+            expected[position] = (old + value.astype(wide)).astype(dtype) if name == "scatter_add" else value
     assert same_bits(dense, expected)
 
 
 @each_isa
-@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+@pytest.mark.parametrize("name", ["scatter", "scatter_add", "spread"])
 @pytest.mark.parametrize(
     ("indices", "offset"), [([9, 11], 10), ([12, 14], 10), ([13], 10), ([12, 10], 10), ([2**31], 0)]
 )
@@ -39,3 +39,17 @@ def test_indices_outside_leave_the_dense_range_untouched(isa, name, indices, off
     with kernels.use_isa(isa), pytest.raises(ValueError, match="do not lie in the dense range"):
         getattr(kernels, name)(dense, np.array(indices, np.uint32), np.ones(len(indices), np.float32), offset)
     assert not dense.any()
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 4097, 20_000])
+def test_spreading_zeros_what_is_between_entries_in_every_part(isa, dtype, size):
+    indices = np.arange(3, size, 7, np.uint32)
+    new = np.ones(len(indices), dtype)
+    dense = np.full(size, 9, dtype)
+    with kernels.use_isa(isa):
+        kernels.spread(dense, indices, new)
+    expected = np.zeros(size, dtype)
+    expected[3::7] = 1
+    assert same_bits(dense, expected)

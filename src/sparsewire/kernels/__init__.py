@@ -9,7 +9,7 @@
     partition           the entries of a run above a threshold, and the others
     without             the entries of a run whose indices another one lacks
     merge_sum           sum of sorted runs, added in run order; merge_max, merge_min: absent is zero
-    scatter_add         add (scatter: store) entries into a dense range
+    scatter_add         add (scatter: store) entries into a dense range; spread: and zeros between them
     split_at            where index ranges begin in a run
     first_invalid       first index out of order or out of range
     checksum            64-bit Fletcher sums in eight lanes
@@ -72,6 +72,7 @@ __all__ = [
     "select",
     "select_buckets",
     "split_at",
+    "spread",
     "threshold_for_k",
     "use_isa",
     "widen",
@@ -332,6 +333,18 @@ def scatter(dense: Values, indices: Indices, values: Values, offset: int = 0) ->
     """
     if _check_scatter(dense, indices, values, offset):
         _kernels.scatter(dense, indices, values, offset)
+
+
+def spread(dense: Values, indices: Indices, values: Values, offset: int = 0) -> None:
+    """As `scatter`, and zeros everywhere else.
+
+    >>> dense = np.ones(3, np.float32)
+    >>> spread(dense, np.array([2], np.uint32), np.array([6], np.float32))
+    >>> dense
+    array([0., 0., 6.], dtype=float32)
+    """
+    _check_scatter(dense, indices, values, offset)
+    _kernels.spread(dense, indices, values, offset)
 
 
 def split_at(indices: Indices, cuts: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:

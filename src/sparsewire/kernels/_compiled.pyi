@@ -71,6 +71,9 @@ def scatter_add(
 def scatter(
     dense: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any], offset: int
 ) -> None: ...
+def spread(
+    dense: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any], offset: int
+) -> None: ...
 def split_at(
     indices: npt.NDArray[Any], cuts: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]
 ) -> None: ...

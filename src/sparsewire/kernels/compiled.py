@@ -37,6 +37,7 @@ __all__ = [
     "select",
     "select_buckets",
     "split_at",
+    "spread",
     "threshold_for_k",
     "widen",
     "without",
@@ -133,6 +134,10 @@ def scatter_add(dense: Values, indices: Indices, values: Values, offset: int) ->
 
 def scatter(dense: Values, indices: Indices, values: Values, offset: int) -> None:
     _compiled.scatter(_raw(dense), indices, _raw(values), offset)
+
+
+def spread(dense: Values, indices: Indices, values: Values, offset: int) -> None:
+    _compiled.spread(_raw(dense), indices, _raw(values), offset)
 
 
 def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

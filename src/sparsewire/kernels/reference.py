@@ -40,6 +40,7 @@ __all__ = [
     "select",
     "select_buckets",
     "split_at",
+    "spread",
     "threshold_for_k",
     "widen",
     "without",
@@ -173,6 +174,11 @@ def scatter_add(dense: Values, indices: Indices, values: Values, offset: int) ->
 
 def scatter(dense: Values, indices: Indices, values: Values, offset: int) -> None:
     dense[indices - indices.dtype.type(offset)] = values
+
+
+def spread(dense: Values, indices: Indices, values: Values, offset: int) -> None:
+    dense[:] = 0
+    scatter(dense, indices, values, offset)
 
 
 def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
