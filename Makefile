@@ -14,7 +14,8 @@ SANITIZED_PYTHON  = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX)
 # What the compiled package is made from; Python files are used in place.
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp)
 
-# Tests that start no ranks of their own can share the cores; the others come after them, one at a time.
+# Tests that start no ranks of their own are dealt out to the cores one by one.  The others come after them, file by
+# file: the tests of a file share what they start, and those of tests/netns would see each other's networks.
 IN_ONE_PROCESS := $(patsubst %,tests/%,algorithms architecture compress kernels unit)
 
 .PHONY: install demo test test-full sanitized bench lint clean
@@ -26,11 +27,11 @@ demo: $(VENV)/.installed             ## four real ranks, sparse against dense, i
 
 test: $(VENV)/.both-mpis             ## everything that must pass
 	$(BIN)/python -m pytest -n auto $(IN_ONE_PROCESS)
-	$(BIN)/python -m pytest $(IN_ONE_PROCESS:%=--ignore=%)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(IN_ONE_PROCESS:%=--ignore=%)
 
 test-full: $(VENV)/.both-mpis sanitized  ## thousands of random examples more, and the sanitizers
 	SPARSEWIRE_PROFILE=nightly $(BIN)/python -m pytest -n auto $(IN_ONE_PROCESS)
-	SPARSEWIRE_PROFILE=nightly $(BIN)/python -m pytest $(IN_ONE_PROCESS:%=--ignore=%)
+	SPARSEWIRE_PROFILE=nightly $(BIN)/python -m pytest -n auto --dist loadfile $(IN_ONE_PROCESS:%=--ignore=%)
 	$(SANITIZED_PYTHON) -m pytest tests/kernels
 	$(SANITIZED_PYTHON) fuzz/fuzz_wire_decode.py 1000000
 

@@ -272,6 +272,69 @@ def bench_step(
     raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
 
 
+@bench.command("train")
+def bench_train(
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=2, help="Number of ranks.")] = 4,
+    task: Annotated[str, typer.Option(help="chars, embedding or mnist.")] = "chars",
+    methods: Annotated[
+        str | None, typer.Option(help="Names, separated by commas; default: those that suit the task.")
+    ] = None,
+    density: Annotated[float, typer.Option(help="Share of the gradient that a step selects.")] = 0.01,
+    warmup_steps: Annotated[
+        int, typer.Option(min=0, help="Steps over which the density falls from 25%.")
+    ] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Of each training.")] = 300,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings; the first one is timed.")] = 1,
+    network: NetworkRate = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Of the model's layers; default: the task's.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Instead of what this machine has: a text; for mnist an .npz.")
+    ] = None,
+    json: Json = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw losses into this file (.png, .svg).")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Real training under DDP: time and loss of our methods, of dense, fp16 and PowerSGD, side by side."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.plot import plot_train, require_matplotlib
+    from sparsewire.bench.progress import progress
+    from sparsewire.bench.tasks import choose_task
+    from sparsewire.bench.train import TrainPlan
+    from sparsewire.bench.train_session import choose_methods, run_train
+
+    if plot:
+        require_matplotlib()
+    chosen = choose_task(task, data)
+    plan = TrainPlan(
+        ranks=ranks,
+        task=task,
+        methods=choose_methods(methods, chosen),
+        steps=steps,
+        seed=seed,
+        width=width or chosen.width,
+        density=density,
+        warmup_steps=warmup_steps,
+        data=str(data) if data else None,
+    )
+    with progress("bench train") as tell:
+        rows = run_train(plan, seeds, network, tell)
+    report.print_train(report.wide_console(), rows)
+    if json:
+        command = ["sparsewire", "bench", "train", "-n", str(ranks), "--task", task]
+        command += ["--methods", ",".join(plan.methods), "--density", f"{density:g}"]
+        command += ["--warmup-steps", str(warmup_steps), "--steps", str(steps), "--seeds", str(seeds)]
+        command += ["--network", network] if network else []
+        command += ["--width", str(plan.width), *(["--data", data.name] if data else []), "--seed", str(seed)]
+        report.write_json(json, command, [asdict(row) for row in rows])
+    if plot:
+        plot_train(rows, plot)
+    raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
+
+
 @bench.command("memory")
 def bench_memory(
     ranks: Ranks = 4,

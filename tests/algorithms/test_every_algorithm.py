@@ -26,6 +26,14 @@ from strategies import (
 
 SPARSE = [name for name, algorithm in ALGORITHMS.items() if not algorithm.dense]
 SEEDS = st.integers(0, 2**32)
+# Who sends to whom depends on the number of ranks, and how values are added on the dtype.  So two dtypes are
+# enough in the largest group, which takes longer than all others: one whose sums name the guilty ranks, and
+# the shortest.
+SIZES_AND_DTYPES = [
+    (size, dtype)
+    for size in SIZES
+    for dtype in (VALUE_DTYPES if size < max(SIZES) else ("float64", "bfloat16"))
+]
 
 
 def run_twice(name, inputs, seeds=(0, 1), op=SUM):
@@ -67,8 +75,7 @@ def test_oracles_have_the_keys_of_the_table():
 
 
 @pytest.mark.parametrize("shape", EDGE_SHAPES)
-@pytest.mark.parametrize("dtype", VALUE_DTYPES)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "dtype"), SIZES_AND_DTYPES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_rank_gets_what_the_oracle_says(name, size, dtype, shape):
     inputs = EDGE_SHAPES[shape](size, dtype)

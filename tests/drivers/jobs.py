@@ -7,8 +7,6 @@ import json
 import os
 import secrets
 import socket
-import subprocess
-import sys
 import tempfile
 import textwrap
 import time
@@ -16,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import forked
 
 HUNG = "hung"  # killed by the watchdog
 DIED = "died"  # ended without a word
@@ -46,6 +46,14 @@ def after(seconds, action):
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
+
+def in_folder(name):
+    'A file that the test and all ranks see.'
+    return os.path.join(os.path.dirname(os.environ["OUTCOME"]), name)
+
+def wait_for(*names):
+    while not all(os.path.exists(in_folder(name)) for name in names):
+        time.sleep(0.01)
 """
 _CODA = """
 def number(*names):
@@ -88,7 +96,7 @@ class Job:
     port: int
     secret: str
     folder: Path
-    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[int, forked.Process] = field(default_factory=dict)
 
     def start(self, rank: int, program: str, **environment: str) -> None:
         job = {
@@ -99,28 +107,22 @@ class Job:
             "SPARSEWIRE_SECRET": self.secret,
             "OUTCOME": str(self.folder / OUTCOME),
         }
-        self.processes[rank] = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", source(program)],
-            env=os.environ | job | environment,
-            stdin=subprocess.DEVNULL,
-        )
+        self.processes[rank] = forked.start(source(program), os.environ | job | environment)
 
     def wait(self, seconds: float = 60.0) -> list[dict[str, Any]]:
         end = time.monotonic() + seconds
-        hung = set()
-        for rank, process in self.processes.items():
-            try:
-                process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                hung.add(rank)
+        hung = {
+            rank
+            for rank, process in self.processes.items()
+            if not process.has_ended(max(0.0, end - time.monotonic()))
+        }
+        outcomes = [outcome(self.folder, rank, rank in hung) for rank in sorted(self.processes)]
         self.kill()
-        return [outcome(self.folder, rank, rank in hung) for rank in sorted(self.processes)]
+        return outcomes
 
     def kill(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        while self.processes:
+            self.processes.popitem()[1].end()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Faults between real processes: each ends in a named error on every rank, and never in a hang."""
 
 import contextlib
+import functools
 import json
 import socket
 import threading
@@ -30,7 +31,7 @@ def main(rank, size):
     x = np.random.default_rng(rank).normal(size={BIG}).astype("float32")
     comm.barrier()
     if rank == VICTIM:
-        after(0.5, lambda: (open(os.environ["OUTCOME"] + ".death", "w").write(str(time.time())), die()))
+        after(0.5, lambda: (open(in_folder("death"), "w").write(str(time.time())), die()))
     while True:
         comm.allreduce(x, algorithm=ALGORITHM)
 """
@@ -56,7 +57,7 @@ def assert_kill_is_noticed(algorithm, size, victim):
         for rank in range(size):
             job.start(rank, program)
         outcomes = job.wait()
-        died_at = float((job.folder / f"outcome-{victim}.json.death").read_text())
+        died_at = float((job.folder / "death").read_text())
     assert outcomes.pop(victim)["error"] == jobs.DIED
     assert_all(outcomes, "PeerLostError", f"rank {victim} is gone")
     assert max(outcome["at"] for outcome in outcomes) - died_at < 10
@@ -97,21 +98,35 @@ def test_rank_0_that_never_comes_is_named():
     assert_all(outcomes, "CollectiveTimeout", "rank 0 did not arrive within")
 
 
+# A failure is that of one group, so there is one for each algorithm.
+NEVER_COME = """
+def main(rank, size):
+    with sw.init(timeout=60) as world:
+        groups = {name: world.split(0) for name in [*sw.ALGORITHMS, "auto"]}
+        for group in groups.values():
+            group.barrier()
+        if rank == 2:
+            wait_for("outcome-0.json", "outcome-1.json", "outcome-3.json")
+            return "slept"
+        x = np.ones(1000)
+        return {
+            name: tried(lambda: group.allreduce(x, algorithm=name, timeout=1))
+            for name, group in groups.items()
+        }
+"""
+
+
+@functools.cache
+def without_rank_2():
+    return jobs.run(NEVER_COME, 4)
+
+
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "auto"])
 def test_rank_that_never_comes_to_a_collective_is_named(algorithm):
-    outcomes = jobs.run(
-        f"""
-        def main(rank, size):
-            comm = sw.init(timeout=60)
-            if rank == 2:
-                time.sleep(5)
-                return "slept"
-            comm.allreduce(np.ones(1000), algorithm={algorithm!r}, timeout=1)
-        """,
-        4,
-    )
-    assert outcomes.pop(2) == {"result": "slept"}
-    assert_all(outcomes, "CollectiveTimeout", "rank 2 did not arrive within 1 s in allreduce(length=1,000")
+    zero, one, two, three = (outcome["result"] for outcome in without_rank_2())
+    assert two == "slept"
+    in_time = "rank 2 did not arrive within 1 s in allreduce(length=1,000"
+    assert_all([rank[algorithm] for rank in (zero, one, three)], "CollectiveTimeout", in_time)
 
 
 def test_interrupt_in_one_rank_reaches_the_others():
@@ -120,19 +135,19 @@ def test_interrupt_in_one_rank_reaches_the_others():
         def main(rank, size):
             comm = sw.init(timeout=60)
             comm.barrier()
-            interrupted = os.path.join(os.path.dirname(os.environ["OUTCOME"]), "interrupted")
             def interrupt():
                 while comm._driver.idle:  # not before it waits inside the call
                     time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGINT)
             if rank == 1:
                 after(0.3, interrupt)
-            while rank == 2 and not os.path.exists(interrupted):
-                time.sleep(0.01)
+            if rank == 2:
+                wait_for("interrupted")
             try:
                 comm.allgather(np.ones(10))  # which cannot end without rank 2
             finally:
-                open(interrupted, "w").close()
+                open(in_folder("interrupted"), "w").close()
+            comm.barrier()  # rank 2 may have had all it needs
         """,
         3,
     )
@@ -199,7 +214,7 @@ def test_bad_input_is_raised_by_a_rank_that_comes_later():
         def main(rank, size):
             comm = sw.init(timeout=60)
             if rank == 2:
-                time.sleep(3)
+                wait_for("outcome-0.json", "outcome-1.json")
             comm.allreduce((9, [5, 4], np.ones(2)) if rank == 1 else np.ones(9))
         """,
         3,
@@ -229,14 +244,15 @@ def test_connection_that_waited_between_two_calls_is_not_taken_for_a_stranger():
 
 # -- strangers -----------------------------------------------------------------------------------
 
-SUM_FOR_A_WHILE = """
+SUM_UNTIL_IT_IS_ENOUGH = """
 def main(rank, size):
     comm = sw.init(timeout=30)
-    end = time.time() + 2
     go_on, sums = True, set()
     while go_on:
+        is_enough = os.path.exists(in_folder("enough"))  # and one more sum after that
         sums.add(float(comm.allreduce(np.full(100, 2.0**rank)).sum()))
-        go_on = comm.broadcast(np.array([float(time.time() < end)]))[0] > 0
+        open(in_folder(f"summed-{rank}"), "w").close()
+        go_on = comm.broadcast(np.array([float(not is_enough)]))[0] > 0
     return sorted(sums)
 """
 
@@ -245,9 +261,18 @@ def main(rank, size):
 def running_job(size=3, **environment_of_rank_1):
     with jobs.job(size) as job:
         for rank in range(size):
-            job.start(rank, SUM_FOR_A_WHILE, **(environment_of_rank_1 if rank == 1 else {}))
+            job.start(rank, SUM_UNTIL_IT_IS_ENOUGH, **(environment_of_rank_1 if rank == 1 else {}))
         yield job
+        (job.folder / "enough").touch()
         assert job.wait() == [{"result": [100.0 * (2**size - 1)]}] * size
+
+
+def wait_until_summed(job):
+    """The ranks have found each other."""
+    end = time.monotonic() + 20
+    while len(list(job.folder.glob("summed-*"))) < job.size:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def connect(port):
@@ -284,7 +309,7 @@ def test_strangers_who_stay_silent_do_not_disturb_the_job():
 
 def test_many_strangers_do_not_use_up_the_connections():
     with running_job() as job, contextlib.ExitStack() as strangers:
-        time.sleep(1)  # the ranks have found each other: only unproven connections are given up
+        wait_until_summed(job)  # from now on, only unproven connections are given up
         for _ in range(600):
             strangers.enter_context(connect(job.port))
 
@@ -294,7 +319,7 @@ def test_replayed_handshake_is_refused_and_the_job_goes_on():
         port = proxy.getsockname()[1]
         with running_job(MASTER_PORT=str(port)) as job:
             recorded = record_one_connection(proxy, job.port)
-            time.sleep(1)
+            wait_until_summed(job)
             assert recorded.startswith(b"\x01\0\0\0")  # rank 1 and its proof
             with connect(job.port) as stranger:
                 with contextlib.suppress(ConnectionError):

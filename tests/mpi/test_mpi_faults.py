@@ -117,19 +117,19 @@ def test_rank_that_does_not_come_is_named(mpi):
             first, second = sw.init(timeout=60), sw.init(timeout=60)
             second.barrier()
             if rank == 2:
-                time.sleep(6)
+                wait_for("outcome-0.json", "outcome-1.json")
                 return "slept"
             x = np.ones(1000)
             return [
-                tried(lambda: first.allreduce(x, algorithm="split_allgather", timeout=2)),
-                tried(lambda: second.iallreduce(x, algorithm="split_allgather", timeout=2).wait()),
+                tried(lambda: first.allreduce(x, algorithm="split_allgather", timeout=1)),
+                tried(lambda: second.iallreduce(x, algorithm="split_allgather", timeout=1).wait()),
             ]
         """,
         3,
     )
     assert outcomes.pop() == {"result": "slept"}
     for outcome in outcomes:
-        assert_all(outcome["result"], "CollectiveTimeout", "rank 2 did not arrive within 2 s")
+        assert_all(outcome["result"], "CollectiveTimeout", "rank 2 did not arrive within 1 s")
 
 
 def test_rank_that_dies_takes_the_job_with_it(mpi):

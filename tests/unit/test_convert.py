@@ -195,6 +195,33 @@ def test_torch_rows_survive_a_dense_result():
     assert back.values().tolist() == [[1, 2], [0, 3]]
 
 
+@pytest.mark.parametrize("row", [(), (2,)])
+def test_torch_sparse_result_does_not_alias_the_input(row):
+    x = torch.sparse_coo_tensor(
+        [[1]], torch.ones(1, *row), (3, *row), is_coalesced=True, check_invariants=True
+    )
+    there_and_back(x).values().fill_(7)
+    assert (x.values() == 1).all()
+
+
+@pytest.mark.parametrize("dense", [[0, 1, 2, 0], [1, 0, 2, 0], [1, 2, 0, 0], [0, 1, 0, 2], [0, 0, 0, 0]])
+def test_torch_rows_are_told_apart_where_entries_are_missing(dense):
+    x = torch.sparse_coo_tensor([[0]], torch.ones(1, 2), (2, 2), check_invariants=True)
+    _, restore = from_any(x)
+    back = restore(SparseVector.from_dense(np.array(dense, "float32")).as_sparse())
+    assert back.to_dense().flatten().tolist() == dense
+    assert back.indices().tolist() == [[row for row in (0, 1) if any(dense[2 * row : 2 * row + 2])]]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_torch_sparse_tensor_may_have_no_sparse_dimension(shape):
+    nowhere = torch.zeros(0, 2, dtype=torch.int64)
+    x = torch.sparse_coo_tensor(nowhere, torch.ones(2, *shape), shape, check_invariants=True)
+    back = there_and_back(x)
+    assert (back.sparse_dim(), back.dense_dim()) == (0, len(shape))
+    assert torch.equal(back.to_dense(), torch.full(shape, 2.0))
+
+
 def test_torch_sparse_tensor_without_entries():
     x = torch.sparse_coo_tensor(
         torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0), (4,), check_invariants=True

@@ -13,9 +13,12 @@ session     starts the ranks and collects their records
 frames      what an input takes as a frame, and how long coding takes
 rows        records -> the numbers that are reported
 grid        every size, density, number of ranks and environment, and how `auto` did
+tasks       models and data to train
+train_methods   ways to a mean gradient under DDP, ours and torch's
+train       the process that is one rank of a training; train_session starts them, train_rows has the numbers
 report      rows -> table and JSON; measures nothing
 coding      what index coding and low precision cost and save, without ranks
-plot        the grid, coding and steps as pictures
+plot        the grid, coding, steps and training as pictures
 progress    how far it is
 kernels, simulate, demo, doctor    what the other commands do
 """

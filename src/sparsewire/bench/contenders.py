@@ -43,6 +43,7 @@ __all__ = [
     "as_array",
     "choose_algorithms",
     "choose_methods",
+    "choose_names",
     "choose_precisions",
     "choose_sparse_algorithms",
     "entrants",
@@ -88,7 +89,7 @@ def _reason_to_skip(entrant: Entrant, driver: str) -> str | None:
 
 def choose_precisions(text: str, dtype: str) -> list[str]:
     """The names in ``a,b,c``, checked, also against what values are."""
-    names = _names(text, "precision", [*LOSSLESS, *PRECISIONS])
+    names = choose_names(text, "precision", [*LOSSLESS, *PRECISIONS])
     for name in names:
         if name not in LOSSLESS:
             precision_of(name, value_dtype(dtype), "sum")
@@ -102,15 +103,16 @@ def choose_algorithms(text: str, driver: str) -> list[str]:
     )  # auto is the communicator's
     if text == "all":
         return known
-    return _names(text, "algorithm", known)
+    return choose_names(text, "algorithm", known)
 
 
 def choose_methods(text: str) -> list[str]:
     """The names in ``a,b,c``, checked; "all" is every way to make a step sparse."""
-    return list(METHODS) if text == "all" else _names(text, "method", list(METHODS))
+    return list(METHODS) if text == "all" else choose_names(text, "method", list(METHODS))
 
 
-def _names(text: str, what: str, known: Sequence[str]) -> list[str]:
+def choose_names(text: str, what: str, known: Sequence[str]) -> list[str]:
+    """The names in ``a,b,c``, all of which must be known."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in known]
     if unknown or not names:

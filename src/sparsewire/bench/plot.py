@@ -3,6 +3,7 @@
 The grid: one heat map for each environment and number of ranks, length against density.
 Coding: bits per index against density, between plain indices and the information limit.
 The step: its phases by each method beside dense, and how many entries each selected as it went on.
+Training: the loss of every method against steps and against time.
 """
 
 from __future__ import annotations
@@ -17,12 +18,21 @@ from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.coding import SupportRow, bits_at_the_limit
 from sparsewire.bench.grid import Cell
 from sparsewire.bench.rows import ENOUGH_SELECTED, StepRow
+from sparsewire.bench.train_rows import TrainRow
 from sparsewire.errors import SparsewireError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PlotError", "initials", "plot_coding", "plot_grid", "plot_step", "require_matplotlib"]
+__all__ = [
+    "PlotError",
+    "initials",
+    "plot_coding",
+    "plot_grid",
+    "plot_step",
+    "plot_train",
+    "require_matplotlib",
+]
 
 # Upper end of a class of `auto` / best -> its colour.
 CLASSES = {1.05: "#2a9d6f", 1.10: "#a6d96a", 1.25: "#fee08b", math.inf: "#e0533d"}
@@ -35,6 +45,18 @@ CURVE_STEPS = 200
 PHASES = {"select": "#2a6fbb", "exchange": "#e07b39", "apply": "#2a9d6f"}
 LONGEST_DENSE = 2.0  # of the longest sparse bar
 MUCH_SELECTED = 1.25  # of k
+# A method's line, the same in every picture: ours are solid.
+TRAIN_STYLES: dict[str, dict[str, Any]] = {
+    "dense": {"color": "black", "linestyle": "--"},
+    "fp16": {"color": "#888888", "linestyle": "--"},
+    "powersgd": {"color": "#9b5fc0", "linestyle": "--"},
+    "sparse-gloo": {"color": "#b8860b", "linestyle": "--"},
+    "topk": {"color": "#e07b39"},
+    "ok_topk": {"color": "#2a6fbb"},
+    "block_topk": {"color": "#2a9d6f"},
+    "exact": {"color": "#e0533d"},
+    "exact-sparse": {"color": "#17a2b8"},
+}
 
 
 class PlotError(SparsewireError):
@@ -178,6 +200,41 @@ def _draw_selected(panel: Axes, rows: Sequence[StepRow]) -> None:
     panel.set_ylabel("entries of the mean, in k")
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(frameon=False, fontsize=9, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+
+
+def plot_train(rows: Sequence[TrainRow], path: Path) -> None:
+    """Draw the loss of every method that trains against steps and against time into a file."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure((12.0, 4.6), layout="constrained")
+    against_steps, against_time = figure.subplots(1, 2, sharey=True)
+    drawn = [row for row in rows if row.method in TRAIN_STYLES]
+    for row in sorted(drawn, key=lambda row: list(TRAIN_STYLES).index(row.method)):
+        style = {"linewidth": 1.6, **TRAIN_STYLES[row.method]}
+        against_steps.plot(row.curve_steps, row.curve_losses, label=row.method, **style)
+        against_time.plot(row.curve_seconds, row.curve_losses, **style)
+        against_time.plot(
+            row.curve_seconds[-1], row.curve_losses[-1], "o", color=style["color"], markersize=5
+        )
+    against_steps.set_ylabel("training loss")
+    against_steps.set_xlabel("step")
+    against_time.set_xlabel("seconds of training, at the slowest rank of each step")
+    for panel in (against_steps, against_time):
+        panel.grid(color="#dddddd", linewidth=0.5)
+        panel.spines[["top", "right"]].set_visible(False)
+    against_steps.legend(frameon=False, fontsize=9, ncols=2)
+    first = rows[0]
+    where = f"at {first.network}" if first.network else "over loopback"
+    figure.suptitle(
+        f"Training {first.parameters / 1e6:.1f}M parameters ({first.task}) on {first.ranks} ranks {where}, "
+        f"mean of {_count(max(row.seeds for row in rows), 'seed')}"
+    )
+    figure.savefig(path, dpi=110)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def initials(algorithm: str) -> str:

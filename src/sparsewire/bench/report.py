@@ -26,6 +26,8 @@ from sparsewire.bench.overlap import CALLS
 from sparsewire.bench.rows import MemoryRow, OverlapRow, Row, StepRow, best, fastest_step, times_longer_alone
 from sparsewire.bench.simulate import Prediction
 from sparsewire.bench.timing import WARM_UP_ROUNDS
+from sparsewire.bench.train_methods import OURS
+from sparsewire.bench.train_rows import FINAL_STEPS, TrainRow
 
 __all__ = [
     "conclusion",
@@ -43,6 +45,7 @@ __all__ = [
     "print_overlap",
     "print_simulation",
     "print_step",
+    "print_train",
     "wide_console",
     "write_json",
 ]
@@ -259,6 +262,60 @@ def _step_conclusion(rows: Sequence[StepRow]) -> str:
     )
 
 
+def print_train(console: Console, rows: Sequence[TrainRow]) -> None:
+    """One line per method, and what to conclude."""
+    first, facts = rows[0], environment()
+    ours = next(row for row in rows if row.method in OURS)
+    console.print(
+        f"[dim]# sparsewire {facts['sparsewire']}  torch {facts['torch']}  isa {facts['isa']}  "
+        f"{facts['cpus']} cpus  {_where('tcp', first.network)}[/dim]"
+    )
+    console.print(
+        f"[dim]# task {first.task}  parameters {first.parameters:,}  ranks {first.ranks}  "
+        f"batch {first.batch} a rank  steps {first.steps}  seeds {max(row.seeds for row in rows)}  "
+        f"density {ours.density:g} after {ours.warmup_steps} steps of warm-up[/dim]"
+    )
+    console.print(
+        "[dim]# time: slowest rank of each step; barrier before it, not in it; methods take turns[/dim]"
+    )
+    console.print(
+        f"[dim]# loss: mean of the last {FINAL_STEPS} steps, all ranks and seeds, on the same batches[/dim]"
+    )
+    console.print(_filled_table(_train_columns(), rows, None))
+    console.print(_train_conclusion(rows))
+
+
+def _train_columns() -> dict[str, Callable[[TrainRow], str]]:
+    return {
+        "method": lambda row: row.method,
+        "min": lambda row: format_seconds(row.step_seconds_min),
+        "median": lambda row: format_seconds(row.step_seconds_median),
+        "x floor": lambda row: f"{row.ratio_to_floor:.2f}",
+        "vs\ndense": lambda row: format_times(row.speedup_vs_dense),
+        "samples\nper second": lambda row: f"{row.samples_per_second:,.0f}",
+        "bytes sent\na step": lambda row: _bytes(row.bytes_sent),
+        "loss": lambda row: "-" if row.final_loss is None else f"{row.final_loss:.4f}",
+        "in dense\nloss": lambda row: "-" if row.loss_vs_dense is None else f"{row.loss_vs_dense:.3f}",
+        "distance to\nfloat64": lambda row: (
+            "-" if row.distance_to_float64 is None else f"{row.distance_to_float64:.1e}"
+        ),
+        "wrong": lambda row: _wrong(row.wrong),
+    }
+
+
+def _train_conclusion(rows: Sequence[TrainRow]) -> str:
+    wrong = [row.method for row in rows if row.wrong]
+    if wrong:
+        return f"[bold red]Ranks ended with different parameters: {', '.join(wrong)}.[/bold red]"
+    facts = [
+        f"[bold]{row.method}[/bold] {row.ratio_to_floor:.2f}x the floor, "
+        f"{format_times(row.speedup_vs_dense)} the speed of dense, {row.loss_vs_dense:.3f} of its loss"
+        for row in rows
+        if row.method in OURS
+    ]
+    return f"{'; '.join(facts)}."
+
+
 def print_grid(console: Console, cells: Sequence[Cell], summary: Summary) -> None:
     """One line per cell, worst cells marked, and how `auto` did over all."""
     table = _table(
@@ -464,6 +521,10 @@ def _wrong(count: int) -> str:
 
 def _number(number: float | None) -> str:
     return "-" if number is None else f"{number:.3g}"
+
+
+def _bytes(count: float | None) -> str:
+    return "-" if count is None else format_bytes(round(count))
 
 
 def _time(seconds: float | None) -> str:

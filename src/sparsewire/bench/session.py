@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from sparsewire.bench.rows import (
 )
 from sparsewire.bench.step import DENSE
 from sparsewire.bench.timing import measure
+from sparsewire.bench.train import TrainPlan
 from sparsewire.bench.worker import EVENT, Plan
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.job import run_job
@@ -49,6 +50,7 @@ __all__ = [
 
 # Hears what is going on, and how many of how many steps are done.
 Tell: TypeAlias = Callable[[str, int, int], None]
+AnyPlan = TypeVar("AnyPlan", Plan, TrainPlan)
 
 LAST_WORDS = 15  # lines of a failed rank that are worth showing
 DRIVERS = ("tcp", "mpi", "local")
@@ -178,17 +180,17 @@ def _run_in_this_process(case: Case, options: Options, tell: Tell) -> Result:
 
 
 def run_ranks(
-    plan: Plan,
+    plan: AnyPlan,
     driver: str,
     rate: int | None,
     tell: Callable[[int, int], None] = lambda done, total: None,
     on_found: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> list[dict[str, Any]]:
-    """What the ranks found in each case of the plan, in order; ``on_found`` hears it at once."""
+    """What the ranks found, each case of the plan in order; ``on_found`` hears it at once."""
     tell(0, 1)
     ears = _Ears(tell, on_found)
     plan = replace(plan, peer_port=free_port(), in_namespace=rate is not None)
-    worker = ["-m", "sparsewire.bench.worker", plan.to_json()]
+    worker = ["-m", plan.worker, plan.to_json()]
     outcome = run_job(worker, plan.ranks, driver=driver, bits_per_second=rate, on_line=ears.hear)
     if outcome.code != 0:
         words = "\n".join(ears.words.get(outcome.rank, [])[-LAST_WORDS:])

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from sparsewire.bench.timing import Contender, measure
 from sparsewire.network import INTERFACE, interface_bytes
 from sparsewire.tune import tune
 
-__all__ = ["EVENT", "Plan", "main"]
+__all__ = ["EVENT", "Plan", "gloo_group", "main", "say", "teller"]
 
 EVENT = b"\x1e"
 
@@ -36,6 +37,8 @@ EVENT = b"\x1e"
 @dataclass(frozen=True)
 class Plan:
     """What all ranks do, as one command-line argument."""
+
+    worker: ClassVar[str] = "sparsewire.bench.worker"
 
     cases: tuple[Case, ...]  # of as many ranks each
     algorithms: tuple[str, ...] = ()
@@ -77,7 +80,7 @@ def main() -> None:
             found, common = _find_out(plan, comm, case)
             of_ranks = Together(comm).gather(found)
             if comm.rank == 0:
-                _say({"found": of_ranks, **common})
+                say({"found": of_ranks, **common})
         comm.barrier()  # nobody takes the peers' group down while somebody still uses it
 
 
@@ -85,7 +88,7 @@ def _find_out(plan: Plan, comm: sw.Communicator, case: Case) -> tuple[Any, dict[
     """What this rank found, and what is the same on every rank."""
     if plan.measure == "memory":
         return [memory.measure_allreduce(comm, case, name) for name in plan.algorithms], {}
-    tell = _tell if comm.rank == 0 else lambda done, total: None
+    tell = teller(comm)
     if plan.measure == "step":
         return step.measure_steps(comm, case, plan.methods, plan.peers, plan.budget_s, tell), {}
     expected = exact_sum(case)
@@ -123,16 +126,26 @@ def _peer_group(plan: Plan, comm: sw.Communicator) -> AbstractContextManager[Non
     """What the peers need to have running."""
     if not set(plan.peers) & set(peers.PEERS["tcp"]):
         return nullcontext()
-    interface = INTERFACE if plan.in_namespace else peers.LOOPBACK
-    master = (os.environ["MASTER_ADDR"], plan.peer_port)
-    return peers.gloo(comm.rank, comm.size, master, interface, plan.timeout_s)
+    return gloo_group(comm, plan.peer_port, plan.in_namespace, plan.timeout_s)
 
 
-def _tell(done: int, total: int) -> None:
-    _say({"done": done, "total": total})
+def gloo_group(
+    comm: sw.Communicator, port: int, in_namespace: bool, timeout_s: float
+) -> AbstractContextManager[None]:
+    """The same ranks as torch's default process group."""
+    interface = INTERFACE if in_namespace else peers.LOOPBACK
+    return peers.gloo(comm.rank, comm.size, (os.environ["MASTER_ADDR"], port), interface, timeout_s)
 
 
-def _say(event: dict[str, Any]) -> None:
+def teller(comm: sw.Communicator) -> Callable[[int, int], None]:
+    """Tells the session how many of how many are done; that is for rank 0 to do."""
+    if comm.rank != 0:
+        return lambda done, total: None
+    return lambda done, total: say({"done": done, "total": total})
+
+
+def say(event: dict[str, Any]) -> None:
+    """One event to the session."""
     sys.stdout.buffer.write(EVENT + json.dumps(event).encode() + b"\n")
     sys.stdout.buffer.flush()
 

@@ -18,7 +18,7 @@ from sparsewire.compress import BlockTopK, Density, TopK, Warmup
 from sparsewire.compress.schedule import count_of, density_at
 from sparsewire.errors import InputError
 from sparsewire.model import Shape
-from sparsewire.precision import Precision
+from sparsewire.precision import Precision, precision_of
 from sparsewire.sync import Method, Sync
 from sparsewire.torch.compression import Compression
 from sparsewire.torch.device import Device
@@ -70,10 +70,12 @@ def compress(
 
     ``density`` is a number, or a function of the step; ``warmup_steps`` lets it fall from 25% over so many
     steps.  Parameters that no pattern of ``parameters`` names, or with fewer than ``min_size`` values, go
-    densely, fused.  ``precision`` sends fewer bits ("float16", "bfloat16", "qsgd8", ...).  ``momentum`` is
-    that of momentum correction: the optimiser should then have none.  ``scaler`` is the GradScaler, if there
-    is one.  Parameters of about ``group_bytes`` are exchanged together.  ``on_device`` selects with torch
-    operations instead of kernels, as for gradients that are not on the CPU.
+    densely, fused.  ``precision`` sends the others in fewer bits ("float16", "bfloat16", "qsgd8", ...);
+    method "dense" sends all so, and what rounding leaves out is lost.  ``momentum`` is that of momentum
+    correction: the optimiser should then have none.  ``scaler`` is the GradScaler, if there is one: a step
+    that it skips is undone, for which a copy of what waits is kept.  Parameters of about ``group_bytes`` are
+    exchanged together.  ``on_device`` selects with torch operations instead of kernels, as for gradients that
+    are not on the CPU.
     """
     ddp = getattr(ddp, "_orig_mod", ddp)  # what torch.compile has wrapped
     if not isinstance(ddp, DistributedDataParallel):
@@ -120,6 +122,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"unknown method {self.method!r}; known are {', '.join(METHODS)}")
+        precision_of(self.precision, np.dtype("float32"), "sum")  # refuses what is unknown
         if self.method == "exact" and self.precision is not None:
             raise InputError(
                 f"'exact' loses nothing, and precision {self.precision} would: take another method"
@@ -139,7 +142,9 @@ class Options:
         row = METHODS[self.method]
         if row is None or layout.is_dense:
             nnz = layout.length if layout.is_dense else None
-            return Lossless(layout, memory, comm, self._algorithm(layout, comm, nnz), self.precision)
+            # What goes densely beside what waits is not rounded: it has no residual to make that good.
+            precision = self.precision if self.method == "dense" else None
+            return Lossless(layout, memory, comm, self._algorithm(layout, comm, nnz), precision)
         algorithm = row.algorithm
         if algorithm == "auto":
             algorithm = self._algorithm(layout, comm, self._count(layout))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,6 +68,9 @@ class Compression:
         self._left: dict[torch.Tensor, torch.Tensor] | None = None  # once detached: what was not sent
         self._steps = 0
         self._now, self._latest = _Account(), _Account()
+        # For a model that is dropped without ``detach``; at exit, the communicator itself takes its leave.
+        self._close = weakref.finalize(self, comm.close)
+        self._close.atexit = False
 
     # -- what the caller sees --------------------------------------------------------------------
 
@@ -151,7 +155,7 @@ class Compression:
                 if group.exchange is exchange:
                     self._left[parameter] = residual[places[exchange.layout.names[number]]]
         self._worker.shutdown()
-        self._comm.close()
+        self._close()
 
     # -- the hook: in the thread of backward -----------------------------------------------------
 
@@ -168,7 +172,12 @@ class Compression:
         return future
 
     def _begin(self) -> None:
-        Variable._execution_engine.queue_callback(self._end)
+        try:
+            Variable._execution_engine.queue_callback(self._end)
+        except RuntimeError:  # there is no backward
+            self._comm.refuse(
+                InputError("DDP's join() is not supported: all ranks have to do the same number of steps")
+            )
         scale = self._scale_of_loss()
         if scale != self._scale:
             factor, self._scale = scale / self._scale, scale

@@ -156,12 +156,13 @@ class Lossy(Exchange):
         }
 
     def load_facts(self, facts: Mapping[str, Any]) -> None:
-        """Go on from what another kept: all of it if its group was this one, else with its step."""
+        """Go on from what another kept: all of it if group and method were these, else with its step."""
         kept, step = self.state.compressor, int(facts["step"])
         assert isinstance(kept.inner, StepState)
         inner, regions = replace(kept.inner, step=step), None
         if facts["names"] == self.layout.names:
-            inner = inner.load_state_dict(facts["inner"])
+            if facts["inner"].keys() == inner.state_dict().keys():
+                inner = inner.load_state_dict(facts["inner"])
             regions = facts["regions"] and Regions.from_numbers(facts["regions"])
         self.state = SyncState(step, replace(kept, inner=inner), regions)
 

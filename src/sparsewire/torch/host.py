@@ -40,5 +40,4 @@ class Host(Device):
         if piece.indices is None or gradient.dtype not in WITH_KERNELS:
             super().write_piece(piece, gradient)
         else:
-            gradient.zero_()
-            kernels.scatter(gradient.numpy(), piece.indices, piece.values, offset=piece.start)
+            kernels.spread(gradient.numpy(), piece.indices, piece.values, offset=piece.start)

@@ -1,0 +1,86 @@
+"""Processes that begin with numpy and sparsewire imported, which takes longer than most of what they do.
+
+This file is also a program, which imports both once and forks for every order.  Each fork has its own
+environment, executes its source as a main program does, and ends as one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import IO
+
+import numpy  # noqa: F401  (for the forks)
+
+import sparsewire  # noqa: F401
+
+
+class Process:
+    """Somebody else's child, by a handle that stays its own after its end."""
+
+    def __init__(self, pid: int) -> None:
+        self._handle = os.pidfd_open(pid)
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        return bool(select.select([self._handle], [], [], within_s)[0])
+
+    def end(self) -> None:
+        """Kill it, if it still runs, and let go of it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        self.has_ended(within_s=60.0)
+        os.close(self._handle)
+
+
+def start(source: str, environment: Mapping[str, str]) -> Process:
+    """A process that executes the source."""
+    orders, pids = _parent()
+    orders.write(json.dumps([source, dict(environment)]) + "\n")
+    orders.flush()
+    return Process(int(pids.readline()))
+
+
+@functools.cache
+def _parent() -> tuple[IO[str], IO[str]]:
+    """Where it takes orders, and where it tells the pids of its children."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    atexit.register(process.communicate)  # which closes its input: no more orders
+    return process.stdin, process.stdout
+
+
+def _next_child() -> str:
+    """Fork for every order.  Returns in the child, and gives the source."""
+    for order in sys.stdin:
+        # Only now: while nobody has waited for a child, its pid is given to no other process.
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        pid = os.fork()
+        if pid == 0:
+            source, environment = json.loads(order)
+            os.environ.clear()
+            os.environ.update(environment)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+            return source
+        print(pid, flush=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    exec(compile(_next_child(), "rank", "exec"))
