@@ -267,7 +267,7 @@ def test_what_waits_for_a_parameter_that_nobody_used_stays(ranks, options):
         assert any(before["residual"][name].any() for name in everywhere(0, 1))
         for name in everywhere(0, 1):
             assert name not in means
-            for kind in before:
+            for kind in ("residual", "velocity")[: len(before)]:
                 assert torch.equal(after[kind][name], before[kind][name]), kind
 
 

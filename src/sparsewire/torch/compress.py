@@ -22,14 +22,12 @@ from sparsewire.precision import Precision, precision_of
 from sparsewire.sync import Method, Sync
 from sparsewire.torch.compression import Compression
 from sparsewire.torch.device import Device
-from sparsewire.torch.exchange import Exchange, Lossless, Lossy
+from sparsewire.torch.exchange import ANY_SHAPE, Exchange, Lossless, Lossy
 from sparsewire.torch.host import Host
 from sparsewire.torch.layout import Layout, Selection, group_parameters
 from sparsewire.torch.transport import communicator
 
 __all__ = ["METHODS", "compress"]
-
-ANY_SHAPE = "balanced"  # the algorithm where nothing is known about entries
 
 # What is selected, and how it is summed; what loses nothing selects nothing.
 METHODS: dict[str, Method | None] = {
@@ -141,13 +139,14 @@ class Options:
         memory = Host(layout.device) if is_on_host else Device(layout.device)
         row = METHODS[self.method]
         if row is None or layout.is_dense:
-            nnz = layout.length if layout.is_dense else None
             # What goes densely beside what waits is not rounded: it has no residual to make that good.
             precision = self.precision if self.method == "dense" else None
-            return Lossless(layout, memory, comm, self._algorithm(layout, comm, nnz), precision)
+            momentum = self.momentum if layout.is_dense else 0.0
+            algorithm = self._algorithm(layout, comm)
+            return Lossless(layout, memory, may_be_skipped, comm, algorithm, precision, momentum)
         algorithm = row.algorithm
         if algorithm == "auto":
-            algorithm = self._algorithm(layout, comm, self._count(layout))
+            algorithm = self._algorithm(layout, comm)
         sync = Sync(
             comm,
             row._replace(algorithm=algorithm),
@@ -156,25 +155,23 @@ class Options:
             precision=self.precision,
             feedback=memory.feedback(self.precision),
         )
-        return Lossy(layout, memory, sync, may_be_unused, may_be_skipped)
+        return Lossy(layout, memory, may_be_skipped, sync, may_be_unused)
 
-    def _algorithm(self, layout: Layout, comm: Communicator, nnz: int | None) -> str:
+    def _algorithm(self, layout: Layout, comm: Communicator) -> str:
         """The one of the lowest predicted time, of those that add up each entry in one place, in rank order.
 
         They all give the same bits.  With "auto" the order of sums would depend on what has been seen, and a
         process that goes on from a checkpoint has seen nothing.
         """
-        if nnz is None:
+        density = self.density.density if isinstance(self.density, Warmup) else self.density
+        if METHODS[self.method] is None or layout.is_dense:
+            density = 1.0
+        elif callable(density):
             return ANY_SHAPE
-        price = comm.network.index_price
+        nnz, price = count_of(layout.length, density), comm.network.index_price
         shape = Shape(comm.size, layout.length, nnz, layout.dtype.itemsize, index_price=price)
         able = {name: row for name, row in ALGORITHMS.items() if row.rounds}
         return min(able, key=lambda name: able[name].cost(comm.network, shape).seconds)
-
-    def _count(self, layout: Layout) -> int | None:
-        """How many entries a step selects, in the end."""
-        density = self.density.density if isinstance(self.density, Warmup) else self.density
-        return None if callable(density) else count_of(layout.length, density)
 
 
 def _schedule(density: Density, warmup_steps: int) -> Density:

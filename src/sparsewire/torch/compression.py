@@ -30,7 +30,8 @@ from sparsewire.convert import tensor_to_numpy
 from sparsewire.errors import InputError
 from sparsewire.request import Request
 from sparsewire.torch.device import Device
-from sparsewire.torch.exchange import Exchange, Lossy
+from sparsewire.torch.exchange import COMMON, Exchange, Lossy
+from sparsewire.torch.tables import Table, mean_of_table
 
 __all__ = ["Compression"]
 
@@ -106,7 +107,7 @@ class Compression:
         Every rank saves its own.
         """
         kept: dict[str, dict[str, torch.Tensor]] = {}
-        for exchange in self._lossy():
+        for exchange in self._exchanges():
             for kind, flat in exchange.memories().items():
                 for name, place in exchange.layout.slices():
                     kept.setdefault(kind, {})[name] = flat[place].detach().cpu().clone()
@@ -129,12 +130,12 @@ class Compression:
         self._check(states, is_one=isinstance(saved, Mapping))
         first, size = states[0], self._comm.size
         mine = states if isinstance(saved, Mapping) else states[self._comm.rank :: size]
-        factor = size / first["ranks"]
-        for exchange in self._lossy():
+        for exchange in self._exchanges():
             for kind, flat in exchange.memories().items():
+                factor, givers = (1.0, states[:1]) if kind == COMMON else (size / first["ranks"], mine)
                 for name, place in exchange.layout.slices():
                     flat[place] = 0
-                    for state in mine:
+                    for state in givers:
                         flat[place] += state["kept"][kind][name].to(flat.device) * factor
         for number, exchange in enumerate(self._lossy()):
             exchange.load_facts(first["groups"][min(number, len(first["groups"]) - 1)])
@@ -287,18 +288,24 @@ class Compression:
     def _start_table(self, bucket: _Bucket) -> None:
         """The gradient of an embedding with ``sparse=True``: rows that were touched, and nothing is lost."""
         try:
-            request = self._comm.iallreduce(bucket.buffer, algorithm="balanced", op="avg")
+            with bucket.memory.after([bucket.mark]):
+                table = mean_of_table(self._comm, bucket.buffer)
         except BaseException as error:
             self._error = self._error or error
             bucket.finished_one()
         else:
-            request.add_done_callback(lambda _: self._worker.submit(self._finish_table, bucket, request))
+            for request in table.requests:
+                request.add_done_callback(lambda _: self._worker.submit(self._finish_table, bucket, table))
 
-    def _finish_table(self, bucket: _Bucket, request: Request) -> None:
+    def _finish_table(self, bucket: _Bucket, table: Table) -> None:
+        if bucket.done.is_set() or not all(request.done() for request in table.requests):
+            return
         try:
-            bucket.buffer = request.result()
+            with bucket.memory.after(()):
+                bucket.buffer = table.mean()
             self._look_at(tensor_to_numpy(bucket.buffer.values()))
-            self._now.moved(request.last)
+            for request in table.requests:
+                self._now.moved(request.last)
         except BaseException as error:
             self._error = self._error or error
         bucket.finished_one()
@@ -309,23 +316,26 @@ class Compression:
             self._now.is_finite = False
 
     def _undo(self) -> None:
-        for exchange in self._lossy():
+        for exchange in self._exchanges():
             exchange.undo()
 
     def _rescale(self, factor: float) -> None:
-        for exchange in self._lossy():
+        for exchange in self._exchanges():
             exchange.rescale(factor)
 
     # -- state -----------------------------------------------------------------------------------
 
+    def _exchanges(self) -> Iterator[Exchange]:
+        return (group.exchange for group in self._groups)
+
     def _lossy(self) -> Iterator[Lossy]:
-        return (group.exchange for group in self._groups if isinstance(group.exchange, Lossy))
+        return (exchange for exchange in self._exchanges() if isinstance(exchange, Lossy))
 
     def _check(self, states: Sequence[Mapping[str, Any]], is_one: bool) -> None:
         """Refuse what belongs to another model or was saved otherwise."""
         expected = {
             (kind, name): place.stop - place.start
-            for exchange in self._lossy()
+            for exchange in self._exchanges()
             for kind in exchange.memories()
             for name, place in exchange.layout.slices()
         }
@@ -391,7 +401,7 @@ class _Bucket:
     """A bucket of DDP, until everything in it is the mean."""
 
     def __init__(self, buffer: torch.Tensor, memory: Device, groups: int = 1) -> None:
-        self.buffer = buffer
+        self.buffer, self.memory = buffer, memory
         self.future = memory.future()
         self.mark = memory.mark()
         self.done = threading.Event()

@@ -5,6 +5,7 @@ The same entries as the kernels of the host select: the lowest index first among
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -167,9 +168,10 @@ class DeviceFeedback(ErrorFeedback):
 
 
 def largest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
-    """Where the largest are, in order; of equal ones the first, and never zeros."""
+    """Where the largest are, in order; of equal ones the first, and never zeros.  NaN becomes infinity."""
     if not count:
         return magnitudes.new_empty(0, dtype=torch.int64)
+    magnitudes.nan_to_num_(nan=math.inf, posinf=math.inf)
     kth = torch.topk(magnitudes, count, sorted=True).values[-1]
     above = (magnitudes > kth).nonzero().view(-1)
     equal = (magnitudes == kth).nonzero().view(-1)[: count - len(above)] if kth != 0 else above[:0]

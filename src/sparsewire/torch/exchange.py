@@ -19,18 +19,27 @@ from sparsewire.communicator import Communicator
 from sparsewire.compress.base import StepState
 from sparsewire.request import Request
 from sparsewire.sync import Sync, SyncState
-from sparsewire.torch.device import HALF, Device, to_vector
+from sparsewire.torch.device import HALF, Device
 from sparsewire.torch.layout import Layout
 from sparsewire.vector import SparseVector
 
-__all__ = ["Exchange", "Lossless", "Lossy"]
+__all__ = ["ANY_SHAPE", "COMMON", "Exchange", "Lossless", "Lossy"]
+
+ANY_SHAPE = "balanced"  # the algorithm where nothing is known about entries
+COMMON = "mean_velocity"  # the one kind of memory that is the same on all ranks
 
 
 class Exchange(ABC):
     """The mean of one group's gradients over all ranks, in three phases; gradients are flat tensors."""
 
-    def __init__(self, layout: Layout, memory: Device) -> None:
+    def __init__(self, layout: Layout, memory: Device, may_be_skipped: bool) -> None:
         self.layout, self.memory = layout, memory
+        self._may_be_skipped = may_be_skipped
+        self._copies: list[torch.Tensor] = []  # of what was kept before the step
+
+    @abstractmethod
+    def memories(self) -> dict[str, torch.Tensor]:
+        """What is kept from step to step, as flat tensors."""
 
     @abstractmethod
     def select(self, gradients: Sequence[torch.Tensor]) -> SparseVector:
@@ -48,20 +57,49 @@ class Exchange(ABC):
     def give_back(self, selected: SparseVector) -> None:
         """Take back what was selected, as it was not sent after all."""
 
+    def remember(self) -> None:
+        """Copy what is kept, if the step may have to be undone."""
+        if self._may_be_skipped:
+            self._copies = [kept.clone() for kept in self.memories().values()]
+
+    def undo(self) -> None:
+        """Forget the last step, as the optimiser does."""
+        for kept, copy in zip(self.memories().values(), self._copies, strict=True):
+            kept.copy_(copy)
+
+    def rescale(self, factor: float) -> None:
+        """Follow a loss whose scale has changed."""
+        for kept in self.memories().values():
+            kept.mul_(factor)
+
 
 class Lossless(Exchange):
-    """All of the gradient, or its entries that are not zero."""
+    """All of the gradient, or its entries that are not zero.
+
+    With momentum, what it makes of the means instead: parameters that go densely beside others that have
+    momentum correction must not do without.
+    """
 
     def __init__(
-        self, layout: Layout, memory: Device, comm: Communicator, algorithm: str, precision: Any
+        self,
+        layout: Layout,
+        memory: Device,
+        may_be_skipped: bool,
+        comm: Communicator,
+        dense_algorithm: str,
+        precision: Any,
+        momentum: float,
     ) -> None:
-        super().__init__(layout, memory)
-        self._comm, self._algorithm = comm, algorithm
+        super().__init__(layout, memory, may_be_skipped)
+        self._comm, self._dense_algorithm, self._momentum = comm, dense_algorithm, momentum
+        self._is_full = layout.is_dense  # were most values of the last mean not zero?
+        self._velocity = np.zeros(layout.length if momentum else 0, memory.residual_dtype(layout.dtype))
         self._precision = precision if layout.dtype not in HALF else None
         # The sum of half types could exceed their range where the mean does not.
         self._divides_first = layout.dtype in HALF
 
     def select(self, gradients: Sequence[torch.Tensor]) -> SparseVector:
+        self.remember()
         if self._divides_first:
             for gradient in gradients:
                 gradient.div_(self._comm.size)
@@ -70,11 +108,21 @@ class Lossless(Exchange):
         return self.memory.nonzeros(gradients, self.layout.cuts)
 
     def start(self, selected: SparseVector) -> Request:
-        return self._comm.iallreduce(selected, algorithm=self._algorithm, precision=self._precision)
+        algorithm = self._dense_algorithm if self._is_full else ANY_SHAPE
+        return self._comm.iallreduce(selected, algorithm=algorithm, precision=self._precision)
 
     def finish(self, exchanged: Any, selected: SparseVector) -> SparseVector:
         total: SparseVector = exchanged
-        return total if self._divides_first else total.divided_by(self._comm.size)
+        self._is_full = self.layout.is_dense or total.is_dense
+        mean = total if self._divides_first else total.divided_by(self._comm.size)
+        if not self._momentum or not np.isfinite(mean.values).all():
+            return mean
+        self._velocity *= self._momentum
+        self._velocity += mean.to_dense()
+        return SparseVector.from_dense(self._velocity)
+
+    def memories(self) -> dict[str, torch.Tensor]:
+        return {COMMON: torch.from_numpy(self._velocity)} if self._momentum else {}
 
     def give_back(self, selected: SparseVector) -> None:
         """Nothing was taken away."""
@@ -84,31 +132,27 @@ class Lossy(Exchange):
     """The large entries; what is left waits in a residual."""
 
     def __init__(
-        self, layout: Layout, memory: Device, sync: Sync, may_be_unused: bool, may_be_skipped: bool
+        self, layout: Layout, memory: Device, may_be_skipped: bool, sync: Sync, may_be_unused: bool
     ) -> None:
-        super().__init__(layout, memory)
+        super().__init__(layout, memory, may_be_skipped)
         self.sync = sync
         self.state = sync.init(layout.length, memory.residual_dtype(layout.dtype))
         self._before = self.state  # the last step
-        self._copies = [kept.clone() for kept in self.memories().values()] if may_be_skipped else []
         self._may_be_unused = may_be_unused
         self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._is_finite = True
 
     def select(self, gradients: Sequence[torch.Tensor]) -> SparseVector:
         self._before = self.state
-        if self._copies:
-            for copy, kept in zip(self._copies, self.memories().values(), strict=True):
-                copy.copy_(kept)
-        self._is_finite = _are_finite(gradients)
-        if not self._is_finite:
-            return self._not_finite(gradients)
+        self.remember()
         self._hold(gradients)
         try:
             selected, self.state = self.sync.select(self.memory.gradient(gradients), self.state)
         except BaseException:
             self._release()
             raise
+        if not np.isfinite(selected.values).all():  # these are the largest: if there is any, it is among them
+            for kept in self.memories().values():
+                kept.nan_to_num_(0, 0, 0)
         return selected
 
     def start(self, selected: SparseVector) -> Request:
@@ -124,27 +168,19 @@ class Lossy(Exchange):
         return total.divided_by(self.sync.comm.size)
 
     def give_back(self, selected: SparseVector) -> None:
-        if self._is_finite:
-            self.sync.compressor.give_back(selected, self.state.compressor)
+        finite = np.where(np.isfinite(selected.values), selected.values, selected.dtype.type(0))
+        self.sync.compressor.give_back(selected.with_values(finite), self.state.compressor)
         self._release()
         self.state = self._before
 
     def undo(self) -> None:
-        """Forget the last step, as the optimiser does."""
-        for copy, kept in zip(self._copies, self.memories().values(), strict=True):
-            kept.copy_(copy)
+        super().undo()
         self.state = self._before
 
     def memories(self) -> dict[str, torch.Tensor]:
-        """What waits, as flat tensors: the residual, and the velocity if there is momentum."""
         kept = self.state.compressor
         arrays = {"residual": kept.residual, "velocity": kept.velocity}
         return {name: self.memory.tensor(array) for name, array in arrays.items() if array is not None}
-
-    def rescale(self, factor: float) -> None:
-        """Follow a loss whose scale has changed."""
-        for kept in self.memories().values():
-            kept.mul_(factor)
 
     def facts(self) -> dict[str, Any]:
         """What else is kept: plain numbers."""
@@ -180,24 +216,3 @@ class Lossy(Exchange):
         for place, kept in self._held:
             place += kept
         self._held = []
-
-    def _not_finite(self, gradients: Sequence[torch.Tensor]) -> SparseVector:
-        """The first of a gradient's values that are not finite: enough to tell everybody."""
-        places, values = [], []
-        for start, gradient in zip(self.layout.cuts, gradients, strict=False):
-            here = (~torch.isfinite(gradient)).nonzero().view(-1)
-            places.append(here + start)
-            values.append(gradient[here])
-        count = self.sync.k(self.layout.length, self.state)
-        dtype = self.memories()["residual"].dtype
-        found = torch.cat(places)[:count], torch.cat(values)[:count].to(dtype)
-        return to_vector(self.layout.length, *found)
-
-
-def _are_finite(gradients: Sequence[torch.Tensor]) -> bool:
-    """One sum tells, as long as it is finite; if it is not, it may only be too large."""
-    return all(
-        bool(torch.isfinite(gradient.sum(dtype=torch.float32 if gradient.dtype in HALF else None)))
-        or bool(torch.isfinite(gradient).all())
-        for gradient in gradients
-    )
