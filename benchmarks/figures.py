@@ -37,6 +37,20 @@ STEPS = {
     "step-p4-mpi.json": "A training step, 2^24 values, 1%, four ranks of MPI on shared memory",
     "step-p4-1gbit.json": "A training step, 2^24 values, 1%, four ranks, 1 Gbit/s",
 }
+TRAINING = {
+    "train-chars-1gbit.json": "Training under DDP: next character, 7.6M parameters, 1%, four ranks, 1 Gbit/s",
+    "train-embedding-1gbit.json": "Training under DDP: next word, a table of 100,000 rows, four ranks, 1 Gbit/s",
+    "train-chars-loopback.json": "Next character again, without a network in between",
+}
+TRAINED = {
+    "step": lambda row: f"{row['step_seconds_median'] * 1e3:,.1f} ms",
+    "x no communication": lambda row: f"{row['ratio_to_floor']:.2f}",
+    "against `dense`": lambda row: _times(row["speedup_vs_dense"]),
+    "sent by a rank": lambda row: f"{row['bytes_sent'] / 1e6:.3g} MB" if row["bytes_sent"] else "",
+    "final loss": lambda row: f"{row['final_loss']:.4f}" if row["final_loss"] else "",
+    "in dense's": lambda row: f"{row['loss_vs_dense']:.3f}" if row["loss_vs_dense"] else "",
+    "distance to float64": lambda row: _distance(row["distance_to_float64"]),
+}
 LEFT_OUT = ("auto", "mpi-same-bytes", "barrier")  # the first is one of the others, the last two are no sums
 
 
@@ -45,11 +59,12 @@ def render(page):
     tables = [_table(name, title) for name, title in CASES.items()]
     precision = [_precision(name, title) for name, title in PRECISION.items()]
     steps = [_step(name, title) for name, title in STEPS.items()]
+    training = [_training(name, title) for name, title in TRAINING.items()]
     if page == "README.md":
-        shown = [tables[0], precision[0], *steps, _grid()]
+        shown = [tables[0], *training[:2], precision[0], *steps, _grid()]
     else:
         more = [_words(), _convergence(), _coding(), _rounding(), _grid(), _overlap(), _simulated()]
-        shown = [*tables, *precision, *steps, *more]
+        shown = [*tables, *training, *precision, *steps, *more]
     return "\n".join(shown).replace("](benchmarks/", f"]({PAGES[page]}")
 
 
@@ -61,6 +76,14 @@ def _table(name, title):
     columns = [column for column, cell in COLUMNS.items() if any(map(cell, shown))]
     lines = [[f"{title} ([data](benchmarks/{name}))", *columns], ["---", *["---:"] * len(columns)]]
     lines += [[f"`{row['algorithm']}`", *(COLUMNS[column](row) for column in columns)] for row in shown]
+    return _lines(lines)
+
+
+def _training(name, title):
+    rows = sorted(_rows(name), key=lambda row: row["step_seconds_median"])
+    columns = [column for column, cell in TRAINED.items() if any(map(cell, rows))]
+    lines = [[f"{title} ([data](benchmarks/{name}))", *columns], ["---", *["---:"] * len(columns)]]
+    lines += [[f"`{row['method']}`", *(TRAINED[column](row) for column in columns)] for row in rows]
     return _lines(lines)
 
 
@@ -212,6 +235,10 @@ def _lines(lines):
 
 def _times(factor):
     return f"{factor:.3g}x" if factor else ""
+
+
+def _distance(norm):
+    return "" if norm is None else f"{norm:.1e}"
 
 
 def _ratio(time, limit):

@@ -68,11 +68,15 @@ class Feedback:
 
 def expected(size, choose, density=OPTIONS["density"], momentum=0.0, dtype=torch.float32):
     """The means of each step."""
-    everything = []
+    everything, velocities = [], {}
     groups = [Feedback(size, names, choose, density, momentum) for names in GROUPS]
     for step in range(STEPS):
         everybody = [gradients(rank, step, dtype=dtype) for rank in range(size)]
         means = exact_means(everybody)
+        if momentum:  # of what goes densely, and all is overwritten below that does not
+            for name, mean in means.items():
+                velocities[name] = velocities.get(name, torch.zeros_like(mean)) * momentum + mean
+            means = dict(velocities)
         for group in groups:
             pieces = group.mean(everybody).split([everybody[0][name].numel() for name in group.names])
             means |= {

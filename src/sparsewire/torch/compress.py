@@ -46,7 +46,7 @@ def compress(
     *,
     warmup_steps: int = 0,
     parameters: str | Sequence[str] = "*",
-    min_size: int = 4096,
+    min_size: int = 16_384,
     precision: str | Precision | None = None,
     momentum: float = 0.0,
     scaler: Any = None,
@@ -84,6 +84,8 @@ def compress(
         options = Options(method, _schedule(density, warmup_steps), precision, momentum, on_device)
         model = _parameters(ddp)
         patterns = [parameters] if isinstance(parameters, str) else list(parameters)
+        if method == "exact":
+            min_size = 0  # what is small costs no more with the others
         selection = Selection(patterns if method != "dense" else [], min_size)
         selection.check_patterns(name for name, _ in ddp.module.named_parameters())
         layouts = group_parameters(model.items(), selection, group_bytes)

@@ -294,18 +294,14 @@ class Compression:
             self._error = self._error or error
             bucket.finished_one()
         else:
-            for request in table.requests:
-                request.add_done_callback(lambda _: self._worker.submit(self._finish_table, bucket, table))
+            table.request.add_done_callback(lambda _: self._worker.submit(self._finish_table, bucket, table))
 
     def _finish_table(self, bucket: _Bucket, table: Table) -> None:
-        if bucket.done.is_set() or not all(request.done() for request in table.requests):
-            return
         try:
             with bucket.memory.after(()):
                 bucket.buffer = table.mean()
             self._look_at(tensor_to_numpy(bucket.buffer.values()))
-            for request in table.requests:
-                self._now.moved(request.last)
+            self._now.moved(table.request.last)
         except BaseException as error:
             self._error = self._error or error
         bucket.finished_one()

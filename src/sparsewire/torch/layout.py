@@ -24,7 +24,7 @@ class Selection:
     """Which parameters are worth compressing: by name, and from which size on."""
 
     patterns: Sequence[str] = ("*",)
-    min_size: int = 4096
+    min_size: int = 16_384
 
     def __post_init__(self) -> None:
         if self.min_size < 0:
