@@ -112,7 +112,8 @@ Step select_entries(In x, std::uint64_t threshold, std::uint64_t offset, Out ind
   });
 }
 
-Step accumulate_select(Out residual, In gradient, std::uint64_t threshold, Out indices, Out values, Step step) {
+Step accumulate_select(Out residual, In gradient, std::uint64_t threshold, Out indices, Out values, Step step,
+                       std::optional<Out> velocity, double momentum) {
   const auto [position, count, ties] = step;
   require_same_dtype(residual.dtype(), gradient.dtype());
   require_same_dtype(residual.dtype(), values.dtype());
@@ -120,12 +121,17 @@ Step accumulate_select(Out residual, In gradient, std::uint64_t threshold, Out i
   require(position <= residual.size() && count <= indices.size(),
           "accumulate_select: position or count is out of range");
   require(indices.size() == values.size(), "accumulate_select: room for indices and values differs");
+  if (velocity) {
+    require_same_dtype(residual.dtype(), velocity->dtype());
+    require(residual.size() == velocity->size(), "accumulate_select: residual and velocity differ in length");
+  }
   const auto visit = [&, p = position, c = count, t = ties](auto index, auto value) -> Step {
     using I = typename decltype(index)::type;
     using V = typename decltype(value)::type;
     nb::gil_scoped_release released;
+    const sw::Velocity<V> moving{velocity ? data<V>(*velocity) : nullptr, static_cast<sw::Sum<V>>(momentum)};
     const sw::Progress progress = sw::accumulate_select(
-        data<V>(residual), data<V>(gradient), residual.size(), static_cast<sw::Magnitude<V>>(threshold),
+        data<V>(residual), data<V>(gradient), moving, residual.size(), static_cast<sw::Magnitude<V>>(threshold),
         sw::Room<I, V>{data<I>(indices), data<V>(values), indices.size()}, {p, c, t});
     return {progress.position, progress.count, progress.ties};
   };
@@ -489,7 +495,7 @@ NB_MODULE(_compiled, m) {
   m.def("select", &select_entries, "x"_a.noconvert(), "threshold"_a, "offset"_a, "indices"_a.noconvert(),
         "values"_a.noconvert(), "step"_a);
   m.def("accumulate_select", &accumulate_select, "residual"_a.noconvert(), "gradient"_a.noconvert(), "threshold"_a,
-        "indices"_a.noconvert(), "values"_a.noconvert(), "step"_a);
+        "indices"_a.noconvert(), "values"_a.noconvert(), "step"_a, "velocity"_a.noconvert().none(), "momentum"_a);
   m.def("threshold_for_k", &threshold_for_k, "x"_a.noconvert(), "k"_a);
   m.def("select_buckets", &select_buckets, "x"_a.noconvert(), "k"_a, "bucket"_a, "indices"_a.noconvert(),
         "values"_a.noconvert());

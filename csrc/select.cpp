@@ -48,15 +48,18 @@ Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Roo
 }
 
 template <class I, class V>
-Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold, Room<I, V> out,
-                           Progress progress) {
+Progress accumulate_select(V* residual, const V* gradient, Velocity<V> velocity, std::size_t n, Magnitude<V> threshold,
+                           Room<I, V> out, Progress progress) {
   Choice<V> choice(threshold, progress.ties);
   auto& [position, count, ties] = progress;
   for (; position < n; ++position) {
-    const V sum = narrow<V>(plus(widen(residual[position]), widen(gradient[position])));
+    V added = gradient[position];
+    if (velocity.values) added = advanced(velocity.values[position], velocity.momentum, added);
+    const V sum = narrow<V>(plus(widen(residual[position]), widen(added)));
     const bool is_candidate = magnitude(sum) >= choice.low;
     if (is_candidate && count == out.capacity) break;
     const bool is_taken = is_candidate && choice.takes(magnitude(sum));
+    if (velocity.values) velocity.values[position] = added;
     residual[position] = is_taken ? V{} : sum;
     if (!is_taken) continue;
     out.indices[count] = static_cast<I>(position);
@@ -152,19 +155,26 @@ template <class I, class V>
 
 // While there is room for a whole block its entries fit, and the residual may be written at once.  With that, and with
 // blocks that begin at a cache line, the pass takes as long as `residual += gradient` alone: memory sets the pace.
-template <class Mask, class I, class V>
-[[gnu::always_inline]] inline Progress accumulate_select_blocks(V* residual, const V* gradient, std::size_t n,
+// Passes with and without a velocity are functions of their own: with both in one, gcc 12 does not vectorise halves.
+template <class Mask, bool has_velocity, class I, class V>
+[[gnu::always_inline]] inline Progress accumulate_select_blocks(V* residual, const V* gradient,
+                                                                Velocity<V> velocity, std::size_t n,
                                                                 Magnitude<V> threshold, Room<I, V> out,
                                                                 Progress progress) {
   const std::size_t before_line = values_before_line(residual + progress.position);
   const std::size_t first = progress.position + std::min(before_line, n - progress.position);
-  progress = scalar::accumulate_select(residual, gradient, first, threshold, out, progress);
+  progress = scalar::accumulate_select(residual, gradient, velocity, first, threshold, out, progress);
   if (progress.position < first) return progress;
   Choice<V> choice(threshold, progress.ties);
   auto [position, count, ties] = progress;
   for (; n - position >= mask_width && out.capacity - count >= mask_width; position += mask_width) {
     V* const block = residual + position;
-    accumulate(block, gradient + position, mask_width);
+    if constexpr (has_velocity) {
+      advance(velocity.values + position, velocity.momentum, gradient + position, mask_width);
+      accumulate(block, velocity.values + position, mask_width);
+    } else {
+      accumulate(block, gradient + position, mask_width);
+    }
     const std::uint64_t mask = Mask::of(block, choice.low, no_limit<V>);
     if (choice.ties == 0) {
       take(mask, block, static_cast<I>(position), out.indices + count, out.values + count,
@@ -174,7 +184,7 @@ template <class Mask, class I, class V>
       count += take_chosen(mask, block, static_cast<I>(position), choice, out.indices + count, out.values + count);
     }
   }
-  return scalar::accumulate_select(residual, gradient, n, threshold, out, {position, count, choice.ties});
+  return scalar::accumulate_select(residual, gradient, velocity, n, threshold, out, {position, count, choice.ties});
 }
 
 // ---- avx2
@@ -187,10 +197,10 @@ SPARSEWIRE_AVX2 Progress select(const V* x, std::size_t n, Magnitude<V> threshol
   return select_blocks<Avx2Mask>(x, n, threshold, offset, out, progress);
 }
 
-template <class I, class V>
-SPARSEWIRE_AVX2 Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold,
-                                           Room<I, V> out, Progress progress) {
-  return accumulate_select_blocks<Avx2Mask>(residual, gradient, n, threshold, out, progress);
+template <bool has_velocity, class I, class V>
+SPARSEWIRE_AVX2 Progress accumulate_select(V* residual, const V* gradient, Velocity<V> velocity, std::size_t n,
+                                           Magnitude<V> threshold, Room<I, V> out, Progress progress) {
+  return accumulate_select_blocks<Avx2Mask, has_velocity>(residual, gradient, velocity, n, threshold, out, progress);
 }
 
 }  // namespace avx2
@@ -205,10 +215,10 @@ SPARSEWIRE_AVX512 Progress select(const V* x, std::size_t n, Magnitude<V> thresh
   return select_blocks<Avx512Mask>(x, n, threshold, offset, out, progress);
 }
 
-template <class I, class V>
-SPARSEWIRE_AVX512 Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold,
-                                             Room<I, V> out, Progress progress) {
-  return accumulate_select_blocks<Avx512Mask>(residual, gradient, n, threshold, out, progress);
+template <bool has_velocity, class I, class V>
+SPARSEWIRE_AVX512 Progress accumulate_select(V* residual, const V* gradient, Velocity<V> velocity, std::size_t n,
+                                             Magnitude<V> threshold, Room<I, V> out, Progress progress) {
+  return accumulate_select_blocks<Avx512Mask, has_velocity>(residual, gradient, velocity, n, threshold, out, progress);
 }
 
 }  // namespace avx512
@@ -216,17 +226,17 @@ SPARSEWIRE_AVX512 Progress accumulate_select(V* residual, const V* gradient, std
 template <class I, class V>
 constexpr Version<decltype(select<I, V>)> select_versions[] = {
     {Isa::scalar, scalar::select<I, V>}, {Isa::avx2, avx2::select<I, V>}, {Isa::avx512, avx512::select<I, V>}};
-template <class I, class V>
+template <bool has_velocity, class I, class V>
 constexpr Version<decltype(accumulate_select<I, V>)> accumulate_select_versions[] = {
     {Isa::scalar, scalar::accumulate_select<I, V>},
-    {Isa::avx2, avx2::accumulate_select<I, V>},
-    {Isa::avx512, avx512::accumulate_select<I, V>}};
+    {Isa::avx2, avx2::accumulate_select<has_velocity, I, V>},
+    {Isa::avx512, avx512::accumulate_select<has_velocity, I, V>}};
 
 #else
 
 template <class I, class V>
 constexpr Version<decltype(select<I, V>)> select_versions[] = {{Isa::scalar, scalar::select<I, V>}};
-template <class I, class V>
+template <bool has_velocity, class I, class V>
 constexpr Version<decltype(accumulate_select<I, V>)> accumulate_select_versions[] = {
     {Isa::scalar, scalar::accumulate_select<I, V>}};
 
@@ -240,10 +250,11 @@ Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Roo
 }
 
 template <class I, class V>
-Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold, Room<I, V> out,
-                           Progress progress) {
-  return pick(accumulate_select_versions<I, V>)(residual, gradient, n, threshold, out,
-                                                progress);
+Progress accumulate_select(V* residual, const V* gradient, Velocity<V> velocity, std::size_t n, Magnitude<V> threshold,
+                           Room<I, V> out, Progress progress) {
+  const auto version = velocity.values ? pick(accumulate_select_versions<true, I, V>)
+                                       : pick(accumulate_select_versions<false, I, V>);
+  return version(residual, gradient, velocity, n, threshold, out, progress);
 }
 
 using u32 = std::uint32_t;
@@ -262,21 +273,29 @@ template Progress select(const half*, std::size_t, Magnitude<half>, u64, Room<u6
 template Progress select(const bfloat16*, std::size_t, Magnitude<bfloat16>, u64, Room<u64, bfloat16>, Progress);
 template Progress select(const i32*, std::size_t, Magnitude<i32>, u64, Room<u64, i32>, Progress);
 template Progress select(const i64*, std::size_t, Magnitude<i64>, u64, Room<u64, i64>, Progress);
-template Progress accumulate_select(float*, const float*, std::size_t, Magnitude<float>, Room<u32, float>, Progress);
-template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>,
+template Progress accumulate_select(float*, const float*, Velocity<float>, std::size_t, Magnitude<float>,
+                                    Room<u32, float>, Progress);
+template Progress accumulate_select(double*, const double*, Velocity<double>, std::size_t, Magnitude<double>,
                                     Room<u32, double>, Progress);
-template Progress accumulate_select(half*, const half*, std::size_t, Magnitude<half>, Room<u32, half>, Progress);
-template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>,
+template Progress accumulate_select(half*, const half*, Velocity<half>, std::size_t, Magnitude<half>,
+                                    Room<u32, half>, Progress);
+template Progress accumulate_select(bfloat16*, const bfloat16*, Velocity<bfloat16>, std::size_t, Magnitude<bfloat16>,
                                     Room<u32, bfloat16>, Progress);
-template Progress accumulate_select(i32*, const i32*, std::size_t, Magnitude<i32>, Room<u32, i32>, Progress);
-template Progress accumulate_select(i64*, const i64*, std::size_t, Magnitude<i64>, Room<u32, i64>, Progress);
-template Progress accumulate_select(float*, const float*, std::size_t, Magnitude<float>, Room<u64, float>, Progress);
-template Progress accumulate_select(double*, const double*, std::size_t, Magnitude<double>,
+template Progress accumulate_select(i32*, const i32*, Velocity<i32>, std::size_t, Magnitude<i32>,
+                                    Room<u32, i32>, Progress);
+template Progress accumulate_select(i64*, const i64*, Velocity<i64>, std::size_t, Magnitude<i64>,
+                                    Room<u32, i64>, Progress);
+template Progress accumulate_select(float*, const float*, Velocity<float>, std::size_t, Magnitude<float>,
+                                    Room<u64, float>, Progress);
+template Progress accumulate_select(double*, const double*, Velocity<double>, std::size_t, Magnitude<double>,
                                     Room<u64, double>, Progress);
-template Progress accumulate_select(half*, const half*, std::size_t, Magnitude<half>, Room<u64, half>, Progress);
-template Progress accumulate_select(bfloat16*, const bfloat16*, std::size_t, Magnitude<bfloat16>,
+template Progress accumulate_select(half*, const half*, Velocity<half>, std::size_t, Magnitude<half>,
+                                    Room<u64, half>, Progress);
+template Progress accumulate_select(bfloat16*, const bfloat16*, Velocity<bfloat16>, std::size_t, Magnitude<bfloat16>,
                                     Room<u64, bfloat16>, Progress);
-template Progress accumulate_select(i32*, const i32*, std::size_t, Magnitude<i32>, Room<u64, i32>, Progress);
-template Progress accumulate_select(i64*, const i64*, std::size_t, Magnitude<i64>, Room<u64, i64>, Progress);
+template Progress accumulate_select(i32*, const i32*, Velocity<i32>, std::size_t, Magnitude<i32>,
+                                    Room<u64, i32>, Progress);
+template Progress accumulate_select(i64*, const i64*, Velocity<i64>, std::size_t, Magnitude<i64>,
+                                    Room<u64, i64>, Progress);
 
 }  // namespace sparsewire

@@ -34,12 +34,23 @@ template <class I, class V>
 Progress select(const V* x, std::size_t n, Magnitude<V> threshold, I offset, Room<I, V> out,
                 Progress progress);
 
+// The velocity of momentum correction, as long as the residual; without values there is none.
+template <class V>
+struct Velocity {
+  V* values;
+  Sum<V> momentum;
+};
+
 // residual[p] += gradient[p], then as select() of the residual, which becomes 0 where an entry was taken.  One pass.
+// With a velocity, velocity[p] = momentum * velocity[p] + gradient[p] is what is added.  It stays where an entry was
+// taken: only the caller knows which entries are sent in the end.
 //
 //   gradient  n values; is the residual, or overlaps neither it nor the output
-//   bits      the sum is rounded once (half types: from float); values at and after the returned position are untouched
+//   velocity  n values that overlap nothing else, or none; none of integers
+//   bits      each product and each sum is rounded once (half types: from float); values at and after the returned
+//             position are untouched
 template <class I, class V>
-Progress accumulate_select(V* residual, const V* gradient, std::size_t n, Magnitude<V> threshold, Room<I, V> out,
-                           Progress progress);
+Progress accumulate_select(V* residual, const V* gradient, Velocity<V> velocity, std::size_t n, Magnitude<V> threshold,
+                           Room<I, V> out, Progress progress);
 
 }  // namespace sparsewire

@@ -2,20 +2,22 @@
 
 import numpy as np
 import pytest
-from compressor_cases import values
+from compressor_cases import COMPRESSORS, added, bits, values
 
 import sparsewire.compress as swc
-from sparsewire.compress import feedback as feedback_module
+from sparsewire import kernels
+from sparsewire.compress.feedback import FeedbackState
+from sparsewire.compress.topk import TopKState
 from sparsewire.errors import InputError
 from sparsewire.precision import QSGD
 from sparsewire.vector import SparseVector
 
+FLOATS = ["float32", "float64", "float16", "bfloat16"]
 
-@pytest.mark.parametrize("block", [4, 1 << 15])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_momentum_is_that_of_deep_gradient_compression(dtype, block, monkeypatch):
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_momentum_is_that_of_deep_gradient_compression(dtype):
     """Small whole numbers and momentum 1/2: five steps are exact in every dtype."""
-    monkeypatch.setattr(feedback_module, "BLOCK", block)
     rng = np.random.default_rng(2)
     length, k = 21, 4
     compressor = swc.ErrorFeedback(swc.TopK(k=k), momentum=0.5)
@@ -32,6 +34,46 @@ def test_momentum_is_that_of_deep_gradient_compression(dtype, block, monkeypatch
         residual[chosen] = velocity[chosen] = 0
         assert np.array_equal(state.residual.astype(float), residual)
         assert np.array_equal(state.velocity.astype(float), velocity)
+
+
+@pytest.mark.parametrize("cuts", [[], [16, 37]], ids=["one array", "three pieces"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_momentum_sends_what_velocities_as_gradients_would(name, dtype, cuts):
+    corrected, plain = (swc.ErrorFeedback(COMPRESSORS[name], momentum) for momentum in (0.9, 0.0))
+    state, plain_state = corrected.init(100, dtype), plain.init(100, dtype)
+    velocity = np.zeros_like(state.velocity)
+    for step in range(4):
+        gradient = values("normal", 100, dtype, step)
+        velocity = added(velocity * velocity.dtype.type(0.9), gradient)
+        sent, state = corrected.add(np.split(gradient, cuts), state)
+        expected, plain_state = plain.step(velocity, plain_state)
+        assert np.array_equal(bits(sent.to_dense()), bits(expected.to_dense()))
+        assert np.array_equal(bits(state.residual), bits(plain_state.residual))
+        velocity[expected.as_sparse().indices] = 0
+        assert np.array_equal(bits(state.velocity), bits(velocity))
+
+
+def test_what_was_only_a_candidate_keeps_its_velocity():
+    feedback = swc.ErrorFeedback(swc.TopK(k=1), momentum=0.5)
+    gradient = np.array([4, 3, 2, 1], np.float32)
+    state = FeedbackState(np.zeros(4, np.float32), np.full(4, 2, np.float32), TopKState(guess=2.5))
+    sent, state = feedback.step(gradient, state)
+    assert sent.to_dense().tolist() == [5, 0, 0, 0]
+    assert state.residual.tolist() == state.velocity.tolist() == [0, 4, 3, 2]
+
+
+@pytest.mark.parametrize("inner", [swc.TopK(0.01), swc.GaussianK(0.01)], ids=["topk", "gaussian-k"])
+def test_momentum_costs_no_pass_of_its_own(inner, monkeypatch):
+    calls = []
+    for name in ("accumulate_select", "select"):
+        kernel = getattr(kernels, name)
+        monkeypatch.setattr(kernels, name, lambda *a, n=name, k=kernel, **o: calls.append(n) or k(*a, **o))
+    rng, feedback = np.random.default_rng(6), swc.ErrorFeedback(inner, momentum=0.5)
+    state = feedback.init(1 << 16)
+    for _ in range(10):
+        _, state = feedback.step(rng.standard_normal(1 << 16, dtype=np.float32), state)
+    assert calls == ["accumulate_select"] * 10
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import (
+    DTYPES,
     assert_moved_out,
     each_dtype,
     each_isa,
@@ -19,11 +20,24 @@ from kernel_cases import (
 from sparsewire import kernels
 from sparsewire.kernels import _compiled, magnitude
 
+FLOATS = [dtype for dtype in DTYPES if dtype.kind != "i"]
+each_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+X = np.ones(8, np.float32)
+
+
+def wide(array):
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+
 
 def dense_sum(a, b):
-    wide = np.float32 if a.dtype.itemsize == 2 else a.dtype
     with np.errstate(all="ignore"):
-        return (a.astype(wide) + b.astype(wide)).astype(a.dtype)
+        return (wide(a) + wide(b)).astype(a.dtype)
+
+
+def scaled(velocity, momentum):
+    factor = np.full(len(velocity), momentum).astype(velocity.dtype)
+    with np.errstate(all="ignore"):
+        return (wide(velocity) * wide(factor)).astype(velocity.dtype)
 
 
 @each_isa
@@ -39,6 +53,38 @@ def test_what_is_moved_and_what_stays_is_the_sum(isa, dtype, data, index_dtype, 
         entries = kernels.accumulate_select(residual, gradient, threshold, ties, index_dtype=index_dtype)
     assert entries[0].dtype == index_dtype
     assert_moved_out(residual, 15 - shift, entries, total, expected_positions(total, threshold, ties))
+
+
+@each_isa
+@each_float
+@given(data=st.data(), shift=shifts, ties=st.integers(0, 5), momentum=st.sampled_from([0.0, 0.5, 0.9]))
+def test_a_velocity_moves_on_and_is_added_in_place_of_the_gradient(isa, dtype, data, shift, ties, momentum):
+    gradient = frozen(misaligned(data.draw(values(dtype)), shift))
+    before = data.draw(values(dtype, len(gradient)))
+    velocity_before = data.draw(values(dtype, len(gradient)))
+    residual, velocity = misaligned(before, 15 - shift), misaligned(velocity_before, 7)
+    velocity_after = dense_sum(scaled(velocity_before, momentum), gradient)
+    total = dense_sum(before, velocity_after)
+    threshold = data.draw(thresholds(total))
+    with kernels.use_isa(isa):
+        entries = kernels.accumulate_select(
+            residual, gradient, threshold, ties, velocity=velocity, momentum=momentum
+        )
+    assert_moved_out(residual, 15 - shift, entries, total, expected_positions(total, threshold, ties))
+    assert same_bits(velocity, velocity_after)
+    assert not velocity.base[:7].any()
+    assert not velocity.base[7 + len(velocity) :].any()
+
+
+@each_isa
+@each_float
+def test_the_product_with_the_momentum_is_rounded_before_the_sum(isa, dtype):
+    """A fused multiply-add would leave what rounding the product has cut off."""
+    velocity = np.random.default_rng(3).standard_normal(203).astype(dtype)
+    gradient = -scaled(velocity, 0.9)
+    with kernels.use_isa(isa):
+        kernels.accumulate_select(np.zeros_like(velocity), gradient, 1, velocity=velocity, momentum=0.9)
+    assert not velocity.any()
 
 
 @each_isa
@@ -58,6 +104,18 @@ def test_accumulate_select_grows_its_output(isa, dtype, density):
 
 
 @each_isa
+@each_float
+def test_a_velocity_moves_on_once_however_often_the_output_grows(isa, dtype):
+    gradient = np.where(np.random.default_rng(4).random(70_001) < 0.3, 50, 2).astype(dtype)
+    residual, velocity = np.ones_like(gradient), np.full_like(gradient, 4)
+    with kernels.use_isa(isa):
+        indices, moved = kernels.accumulate_select(residual, gradient, 10, velocity=velocity, momentum=0.5)
+    assert np.array_equal(indices, np.flatnonzero(gradient == 50))
+    assert np.all(moved == 53)
+    assert np.array_equal(velocity, gradient + gradient.dtype.type(2))
+
+
+@each_isa
 def test_a_residual_may_be_its_own_gradient(isa):
     x = np.arange(200, dtype=np.float32)
     with kernels.use_isa(isa):
@@ -72,24 +130,56 @@ def test_a_residual_may_be_its_own_gradient(isa):
 def test_the_primitive_touches_nothing_beyond_its_capacity(isa, dtype, data, ties):
     gradient = data.draw(values(dtype))
     before = data.draw(values(dtype, len(gradient)))
-    total = dense_sum(before, gradient)
+    velocity_before = velocity_after = data.draw(values(dtype, len(gradient)))
+    has_velocity = dtype in FLOATS and data.draw(st.booleans())
+    if has_velocity:
+        velocity_after = dense_sum(scaled(velocity_before, 0.5), gradient)
+    total = dense_sum(before, velocity_after if has_velocity else gradient)
     threshold = data.draw(thresholds(total))
     bits, left = magnitude.to_bits(threshold, ties, dtype)
     raw = np.dtype(np.uint16) if dtype.kind not in "fi" else dtype
     residual, indices, moved = before.copy(), np.full(300, 77, np.uint32), np.full(300, 77, raw)
-    step = (0, 0, left)
+    velocity, step = velocity_before.copy(), (0, 0, left)
+    momentum = (velocity.view(raw), 0.5) if has_velocity else (None, 0.0)
     with kernels.use_isa(isa):
         while step[0] < len(gradient):
             capacity = step[1] + data.draw(st.sampled_from([1, 5, 64, 100]))
             step = _compiled.accumulate_select(
-                residual.view(raw), gradient.view(raw), bits, indices[:capacity], moved[:capacity], step
+                residual.view(raw),
+                gradient.view(raw),
+                bits,
+                indices[:capacity],
+                moved[:capacity],
+                step,
+                *momentum,
             )
             assert step[0] == len(gradient) or step[1] == capacity
             assert np.all(indices[capacity:] == 77)
             assert np.all(moved[capacity:] == 77)
             assert same_bits(residual[step[0] :], before[step[0] :])
+            assert same_bits(velocity[step[0] :], velocity_before[step[0] :])
     positions = expected_positions(total, threshold, ties)
     assert indices[: step[1]].tolist() == positions
     assert same_bits(moved[: step[1]].view(dtype), total[positions])
     total[positions] = 0
     assert same_bits(residual, total)
+    assert same_bits(velocity, velocity_after)
+
+
+WRONG_VELOCITIES = {
+    "of another dtype": (X, X.astype(np.float64), TypeError),
+    "of integers": (X.astype(np.int32), X.astype(np.int32), TypeError),
+    "strided": (X, np.ones(16, np.float32)[::2], TypeError),
+    "short": (X, X[:4], ValueError),
+    "read-only": (X, frozen(X.copy()), ValueError),
+}
+
+
+@each_isa
+@pytest.mark.parametrize("name", WRONG_VELOCITIES)
+def test_a_wrong_velocity_is_refused_before_anything_is_added(isa, name):
+    gradient, velocity, error = WRONG_VELOCITIES[name]
+    residual = gradient.copy()
+    with kernels.use_isa(isa), pytest.raises(error):
+        kernels.accumulate_select(residual, gradient, 1, velocity=velocity, momentum=0.5)
+    assert np.array_equal(residual, gradient)

@@ -204,7 +204,8 @@ class Values(Source):
 class Accumulated(Source):
     """A residual to which a gradient is added by the first pass over it.  What is taken leaves the residual.
 
-    The gradient is one array, or several that lie one after the other.
+    The gradient is one array, or several that lie one after the other.  With a velocity, that becomes
+    momentum * velocity + gradient in the same pass, and is added in place of the gradient.
 
     >>> residual = np.array([0.5, 0, -2, 0], np.float32)
     >>> source = Accumulated(residual, [np.array([1, 0], np.float32), np.array([-1, 0.5], np.float32)])
@@ -214,8 +215,10 @@ class Accumulated(Source):
     array([0. , 0. , 0. , 0.5], dtype=float32)
     """
 
-    def __init__(self, residual: Array, gradient: Gradient) -> None:
-        self._residual = residual
+    def __init__(
+        self, residual: Array, gradient: Gradient, velocity: Array | None = None, momentum: float = 0.0
+    ) -> None:
+        self._residual, self._velocity, self._momentum = residual, velocity, momentum
         self._gradients = [gradient] if isinstance(gradient, np.ndarray) else list(gradient)  # until added
         self._check_alike()
 
@@ -257,9 +260,15 @@ class Accumulated(Source):
             start += len(gradient)
 
     def _take_piece(self, start: int, gradient: Array, threshold: float, ties: int) -> Entries:
-        residual = self._residual[start : start + len(gradient)]
+        here = slice(start, start + len(gradient))
         indices, values = kernels.accumulate_select(
-            residual, gradient, threshold, ties, index_dtype=self.index_dtype
+            self._residual[here],
+            gradient,
+            threshold,
+            ties,
+            index_dtype=self.index_dtype,
+            velocity=None if self._velocity is None else self._velocity[here],
+            momentum=self._momentum,
         )
         if start:
             indices += self.index_dtype.type(start)
@@ -270,8 +279,13 @@ class Accumulated(Source):
         self._clear(indices)
         return values
 
+    @property
+    def _is_plain(self) -> bool:
+        """Is one array to be added as it is?  Only accumulate_select knows velocities."""
+        return len(self._gradients) == 1 and self._velocity is None
+
     def take_buckets(self, k: int, bucket: int) -> Entries:
-        if len(self._gradients) == 1:
+        if self._is_plain:
             [gradient] = self._gradients
             self._gradients = []
             return kernels.accumulate_select_buckets(
@@ -282,7 +296,7 @@ class Accumulated(Source):
         return entries
 
     def block_norms(self, block: int) -> npt.NDArray[np.float64]:
-        if len(self._gradients) == 1:
+        if self._is_plain:
             [gradient] = self._gradients
             self._gradients = []
             return kernels.accumulate_block_norms(self._residual, gradient, block)
@@ -301,7 +315,10 @@ class Accumulated(Source):
         if len(self._gradients) != 1:
             return _lines(self.array())
         with np.errstate(over="ignore", invalid="ignore"):
-            total: Array = _lines(self._residual) + _lines(self._gradients[0])
+            added = _lines(self._gradients[0])
+            if self._velocity is not None:
+                added = _lines(self._velocity) * self.dtype.type(self._momentum) + added
+            total: Array = _lines(self._residual) + added
         return total
 
     def _clear(self, indices: Indices) -> None:

@@ -28,8 +28,6 @@ from sparsewire.vector import Array, SparseVector
 
 __all__ = ["ErrorFeedback", "FeedbackState"]
 
-BLOCK = 1 << 15  # values: two arrays of so many stay in the cache between two operations
-
 
 @dataclass(frozen=True, eq=False)
 class FeedbackState(State):
@@ -85,10 +83,7 @@ class ErrorFeedback(Compressor[FeedbackState]):
 
     def add(self, gradient: Gradient, state: FeedbackState) -> tuple[SparseVector, FeedbackState]:
         """A step with a gradient that is one array, or several that lie one after the other."""
-        source = Accumulated(state.residual, gradient)
-        if state.velocity is not None:
-            _advance(state.velocity, self.momentum, gradient)
-            source = Accumulated(state.residual, state.velocity)
+        source = Accumulated(state.residual, gradient, state.velocity, self.momentum)
         sent, inner = self.inner.take(source, state.inner)
         if self.check_finite:
             self._refuse_what_is_not_finite(sent, state)
@@ -124,17 +119,3 @@ def _indices(entries: SparseVector) -> Array:
     indices = entries.as_sparse().indices
     assert indices is not None
     return indices
-
-
-def _advance(velocity: Array, momentum: float, gradient: Gradient) -> None:
-    """velocity = momentum * velocity + gradient, block by block, so that memory is read once."""
-    factor = velocity.dtype.type(momentum)
-    start = 0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for piece in [gradient] if isinstance(gradient, np.ndarray) else gradient:
-            for begin in range(0, len(piece), BLOCK):
-                added = piece[begin : begin + BLOCK]
-                part = velocity[start + begin : start + begin + len(added)]
-                np.multiply(part, factor, out=part)
-                np.add(part, added, out=part)
-            start += len(piece)

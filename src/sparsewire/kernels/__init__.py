@@ -96,12 +96,17 @@ def accumulate_select(
     ties: int = 0,
     *,
     index_dtype: npt.DTypeLike = np.uint32,
+    velocity: Values | None = None,
+    momentum: float = 0.0,
 ) -> Entries:
     """Add the gradient to the residual and move the large entries out of it, in one pass.
 
     Moved are the entries whose magnitude exceeds the threshold, and the first `ties` whose magnitude equals
     it, in index order; the residual is zero where they were.  What was moved plus what stays is residual +
     gradient, to the bit.
+
+    With a velocity, that becomes momentum * velocity + gradient and is added in place of the gradient.  It
+    stays where entries were moved out.  Momentum, product and sum are each rounded to the dtype.
 
     >>> residual = np.array([0.5, 0, -2, 0], np.float32)
     >>> accumulate_select(residual, np.array([1, 0, -1, 0.5], np.float32), 1)
@@ -112,7 +117,10 @@ def accumulate_select(
     _check_accumulation(residual, gradient)
     dtype = _index_dtype(index_dtype, len(residual))
     bits, ties = magnitude.to_bits(threshold, ties, residual.dtype)
-    entries: Entries = _kernels.accumulate_select(residual, gradient, bits, ties, dtype)
+    if velocity is not None:
+        _check_velocity(velocity, residual)
+        momentum = float(velocity.dtype.type(momentum))
+    entries: Entries = _kernels.accumulate_select(residual, gradient, bits, ties, dtype, velocity, momentum)
     return entries
 
 
@@ -756,6 +764,16 @@ def _check_accumulation(residual: Values, gradient: Values) -> None:
     if len(residual) != len(gradient):
         raise ValueError(f"residual and gradient differ in length: {len(residual)} and {len(gradient)}")
     _check_writeable(residual, "residual")
+
+
+def _check_velocity(velocity: Values, residual: Values) -> None:
+    _check_values(velocity, "velocity")
+    _check_same_dtype(residual, velocity, "residual and velocity")
+    if velocity.dtype.kind == "i":
+        raise TypeError(f"a velocity has floating-point values, not {velocity.dtype}")
+    if len(velocity) != len(residual):
+        raise ValueError(f"residual and velocity differ in length: {len(residual)} and {len(velocity)}")
+    _check_writeable(velocity, "velocity")
 
 
 def _check_same_dtype(a: npt.NDArray[Any], b: npt.NDArray[Any], names: str) -> None:

@@ -23,6 +23,8 @@ def accumulate_select(
     indices: npt.NDArray[Any],
     values: npt.NDArray[Any],
     step: Step,
+    velocity: npt.NDArray[Any] | None,
+    momentum: float,
 ) -> Step: ...
 def threshold_for_k(x: npt.NDArray[Any], k: int) -> tuple[int, int]: ...
 def select_buckets(

@@ -50,12 +50,21 @@ Words = npt.NDArray[np.uint64]
 
 
 def accumulate_select(
-    residual: Values, gradient: Values, bits: int, ties: int, index_dtype: np.dtype[Any]
+    residual: Values,
+    gradient: Values,
+    bits: int,
+    ties: int,
+    index_dtype: np.dtype[Any],
+    velocity: Values | None,
+    momentum: float,
 ) -> Entries:
     raw_residual, raw_gradient = _raw(residual), _raw(gradient)
+    raw_velocity = None if velocity is None else _raw(velocity)
 
     def continue_from(step: _compiled.Step, indices: Indices, values: Values) -> _compiled.Step:
-        return _compiled.accumulate_select(raw_residual, raw_gradient, bits, indices, values, step)
+        return _compiled.accumulate_select(
+            raw_residual, raw_gradient, bits, indices, values, step, raw_velocity, momentum
+        )
 
     return _growing(continue_from, len(residual), ties, index_dtype, residual.dtype)
 

@@ -1,7 +1,7 @@
 """Every kernel in plain numpy: the specification, and what runs where no compiler was at hand.
 
 Arguments were checked by `sparsewire.kernels`; thresholds arrive as magnitude bits (see magnitude.py).
-Half types are added in float32 and rounded once.
+Half types are added and multiplied in float32, and each result is rounded once.
 """
 
 from __future__ import annotations
@@ -61,8 +61,18 @@ _quiet = np.errstate(over="ignore", invalid="ignore")
 
 @_quiet
 def accumulate_select(
-    residual: Values, gradient: Values, bits: int, ties: int, index_dtype: np.dtype[Any]
+    residual: Values,
+    gradient: Values,
+    bits: int,
+    ties: int,
+    index_dtype: np.dtype[Any],
+    velocity: Values | None,
+    momentum: float,
 ) -> Entries:
+    if velocity is not None:
+        velocity[:] = _wide(velocity) * momentum  # rounded to the dtype here, and with the sum once more
+        velocity[:] = _wide(velocity) + _wide(gradient)
+        gradient = velocity
     residual[:] = _wide(residual) + _wide(gradient)
     indices, values = select(residual, bits, ties, 0, index_dtype)
     residual[indices] = 0
