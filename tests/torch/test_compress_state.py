@@ -146,7 +146,12 @@ def load(group, changes, options, count):
     ("changes", "options", "count", "message"),
     [
         ({"format": 99}, {}, None, "a state of format 99"),
-        ({}, {"momentum": 0.5}, None, "the mean_velocity of first_bias has 7 values here and 0 in what was saved"),
+        (
+            {},
+            {"momentum": 0.5},
+            None,
+            "the mean_velocity of first_bias has 7 values here and 0 in what was saved",
+        ),
         ({}, {"min_size": 401}, None, "the residual of head has 0 values here and 300"),
         ({"ranks": 3}, {}, None, "saved by 3 ranks, and these are 2"),
         ({}, {}, 3, "saved by 2 ranks"),
