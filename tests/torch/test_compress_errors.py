@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from models import GROUPS, Given, assert_same, compressed, gradients, step_with, wrapped
+from models import GROUPS, Given, assert_same, compressed, gradients, named, step_with, wrapped
 from ranks import Ranks
 
 import sparsewire as sw
@@ -73,7 +73,7 @@ def test_options_that_make_no_sense_on_all_ranks_are_refused(ranks):
         {"precision": "float16"},
         {"momentum": 0.5},
     ],
-    ids=str,
+    ids=named,
 )
 def test_other_options_on_one_rank_are_refused_on_all(ranks, options):
     for said in ranks.run(refused_then_accepted, options, [1], size=3):

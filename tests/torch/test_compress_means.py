@@ -237,7 +237,7 @@ def whole_in(means):
         ({"parameters": ["head", "l?st"]}, set(SHAPES) - {"head", "last"}),
         ({"parameters": []}, set(SHAPES)),
     ],
-    ids=str,
+    ids=lambda given: str(sorted(given)) if isinstance(given, set) else str(given),  # alike in every process
 )
 def test_parameters_that_are_small_or_not_named_go_densely(ranks, options, whole):
     runs = ranks.run(train, options, range(2), size=2)
