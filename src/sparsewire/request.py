@@ -20,6 +20,9 @@ FAREWELL_S = 1.0  # at exit: how long what is in flight may take to end
 LONGEST_WAIT_S = 1.0  # for the network; a call that comes meanwhile ends the wait
 
 
+_callbacks = threading.local()  # whose callbacks a thread runs
+
+
 class Request(Future[Any]):
     """A collective in flight: a future of ``concurrent.futures`` that can also be awaited.
 
@@ -28,8 +31,6 @@ class Request(Future[Any]):
     blocking collective of the same communicator is refused in either thread: on another rank it may be the
     other one.
     """
-
-    _callbacks = threading.local()  # whose callbacks this thread runs
 
     def __init__(self, owner: object) -> None:
         super().__init__()
@@ -54,23 +55,27 @@ class Request(Future[Any]):
             raise TimeoutError(f"not ended after {timeout:g} s; it goes on") from None
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        super().add_done_callback(lambda request: self._call_back(fn, request))
+        owner = (
+            self._owner
+        )  # not self: a request that refers to itself would keep its result until it is found
+        super().add_done_callback(lambda request: _call_back(owner, fn, request))
 
-    @classmethod
-    def in_callback_of(cls, owner: object) -> bool:
+    @staticmethod
+    def in_callback_of(owner: object) -> bool:
         """Does this thread run a done-callback of one of its requests?"""
-        return any(owner is one for one in getattr(cls._callbacks, "owners", ()))
-
-    def _call_back(self, fn: Callable[[Future[Any]], object], request: Future[Any]) -> None:
-        before = getattr(self._callbacks, "owners", ())
-        self._callbacks.owners = (*before, self._owner)
-        try:
-            fn(request)
-        finally:
-            self._callbacks.owners = before
+        return any(owner is one for one in getattr(_callbacks, "owners", ()))
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self).__await__()
+
+
+def _call_back(owner: object, fn: Callable[[Future[Any]], object], request: Future[Any]) -> None:
+    before = getattr(_callbacks, "owners", ())
+    _callbacks.owners = (*before, owner)
+    try:
+        fn(request)
+    finally:
+        _callbacks.owners = before
 
 
 class Progress:

@@ -1,5 +1,8 @@
 """Communicator of one rank: arguments, results and what it says about them.  Several ranks: tests/drivers."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -151,3 +154,19 @@ def test_explain_tells_what_a_precision_saves(comm, capsys):
     assert "dense_ring" not in text
     with pytest.raises(sw.InputError, match="unknown precision 'qsgd5'"):
         comm.explain(1 << 20, 1 << 12, precision="qsgd5")
+
+
+def test_request_with_callbacks_goes_when_nobody_holds_it():
+    """Nothing refers to itself: a result would stay until the garbage collector looks for cycles."""
+    gc.disable()
+    try:
+        with sw.init() as comm:
+            request = comm.iallreduce(np.ones(4))
+            request.add_done_callback(lambda ended: ended.result())
+            request.wait()
+            gone = weakref.ref(request)
+            del request
+            comm.iallreduce(np.ones(4)).wait()  # behind it the thread has forgotten the one before
+        assert gone() is None
+    finally:
+        gc.enable()

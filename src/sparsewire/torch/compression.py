@@ -28,10 +28,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from sparsewire.communicator import Communicator, Last
 from sparsewire.convert import tensor_to_numpy
 from sparsewire.errors import InputError
-from sparsewire.request import Request
 from sparsewire.torch.device import Device
 from sparsewire.torch.exchange import COMMON, Exchange, Lossy
-from sparsewire.torch.tables import Table, mean_of_table
+from sparsewire.torch.tables import Table, table_for
 
 __all__ = ["Compression"]
 
@@ -253,7 +252,7 @@ class Compression:
             self._deliver(job, error)
         else:
             job.selected = selected
-            request.add_done_callback(lambda _: self._worker.submit(self._finish, job, request))
+            request.add_done_callback(lambda ended: self._worker.submit(self._finish, job, ended))
 
     def _select(self, job: _Job) -> Any:
         try:
@@ -261,7 +260,7 @@ class Compression:
         except Exception as error:
             self._comm.refuse(error)
 
-    def _finish(self, job: _Job, request: Request) -> None:
+    def _finish(self, job: _Job, request: Any) -> None:
         exchange = job.exchange
         try:
             with exchange.memory.after(()):
@@ -289,19 +288,22 @@ class Compression:
         """The gradient of an embedding with ``sparse=True``: rows that were touched, and nothing is lost."""
         try:
             with bucket.memory.after([bucket.mark]):
-                table = mean_of_table(self._comm, bucket.buffer)
+                table = table_for(self._comm.size, bucket.buffer)
+                request = table.start(self._comm)
         except BaseException as error:
             self._error = self._error or error
             bucket.finished_one()
         else:
-            table.request.add_done_callback(lambda _: self._worker.submit(self._finish_table, bucket, table))
+            request.add_done_callback(
+                lambda ended: self._worker.submit(self._finish_table, bucket, table, ended)
+            )
 
-    def _finish_table(self, bucket: _Bucket, table: Table) -> None:
+    def _finish_table(self, bucket: _Bucket, table: Table, request: Any) -> None:
         try:
             with bucket.memory.after(()):
-                bucket.buffer = table.mean()
+                bucket.buffer = table.mean(request.result())
             self._look_at(tensor_to_numpy(bucket.buffer.values()))
-            self._now.moved(table.request.last)
+            self._now.moved(request.last)
         except BaseException as error:
             self._error = self._error or error
         bucket.finished_one()

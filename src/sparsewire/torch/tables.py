@@ -7,6 +7,7 @@ same rows again and again; then entries are summed by owners, as those of a vect
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,38 +18,43 @@ from sparsewire.request import Request
 from sparsewire.torch.device import HALF
 from sparsewire.vector import Array
 
-__all__ = ["Table", "mean_of_table"]
+__all__ = ["Table", "table_for"]
 
 FEW_RANKS = 8
 
 
 class Table(ABC):
-    """A sparse gradient on its way."""
+    """One step of a table's gradient, whose rows are sparse, coalesced or not."""
 
-    request: Request
+    def __init__(self, gradient: torch.Tensor) -> None:
+        self._gradient = gradient
 
     @abstractmethod
-    def mean(self) -> torch.Tensor:
-        """Everybody's, coalesced, once the request has ended."""
+    def start(self, comm: Communicator) -> Request:
+        """The exchange, on its way."""
+
+    @abstractmethod
+    def mean(self, exchanged: Any) -> torch.Tensor:
+        """Everybody's, coalesced, from what the exchange brought."""
 
 
-def mean_of_table(comm: Communicator, gradient: torch.Tensor) -> Table:
-    """Start the exchange of a gradient whose rows are sparse, coalesced or not."""
-    return ByRows(comm, gradient) if comm.size <= FEW_RANKS else ByEntries(comm, gradient)
+def table_for(size: int, gradient: torch.Tensor) -> Table:
+    """The better way for so many ranks."""
+    return ByRows(gradient) if size <= FEW_RANKS else ByEntries(gradient)
 
 
 class ByRows(Table):
     """Everybody's rows, added up here."""
 
-    def __init__(self, comm: Communicator, gradient: torch.Tensor) -> None:
-        mine = gradient.coalesce()
+    def start(self, comm: Communicator) -> Request:
+        mine = self._gradient.coalesce()
         values = tensor_to_numpy(mine.values().reshape(-1))
-        self._like, self._size, self._dtype = gradient, comm.size, values.dtype
-        self.request = comm.iallgather(_packed(tensor_to_numpy(mine.indices()[0]), values))
+        self._dtype = values.dtype
+        return comm.iallgather(_packed(tensor_to_numpy(mine.indices()[0]), values))
 
-    def mean(self) -> torch.Tensor:
-        like, shape = self._like, self._like.shape[1:]
-        of_ranks = [self._unpacked(words) for words in self.request.result()]
+    def mean(self, exchanged: Any) -> torch.Tensor:
+        like, shape = self._gradient, self._gradient.shape[1:]
+        of_ranks = [self._unpacked(words) for words in exchanged]
         touched, places = torch.cat([rows for rows, _ in of_ranks]).unique(return_inverse=True)
         total = torch.zeros(len(touched), *shape, dtype=torch.float32 if like.dtype in HALF else like.dtype)
         starts = places.split([len(rows) for rows, _ in of_ranks])
@@ -56,7 +62,7 @@ class ByRows(Table):
             total.index_add_(0, here, values.to(total.dtype).view(-1, *shape))
         return torch.sparse_coo_tensor(
             touched[None],
-            total.div_(self._size).to(like.dtype),
+            total.div_(len(of_ranks)).to(like.dtype),
             like.shape,
             device=like.device,
             is_coalesced=True,
@@ -64,7 +70,7 @@ class ByRows(Table):
         )
 
     def _unpacked(self, words: Array) -> tuple[torch.Tensor, torch.Tensor]:
-        row_bytes = 8 + self._like.shape[1:].numel() * self._dtype.itemsize
+        row_bytes = 8 + self._gradient.shape[1:].numel() * self._dtype.itemsize
         data = words.view(np.uint8)
         count = len(data) // row_bytes
         values = data[8 * count : row_bytes * count].view(self._dtype)
@@ -74,11 +80,11 @@ class ByRows(Table):
 class ByEntries(Table):
     """Sums of entries, each made by one rank."""
 
-    def __init__(self, comm: Communicator, gradient: torch.Tensor) -> None:
-        self.request = comm.iallreduce(gradient, algorithm="balanced", op="avg")
+    def start(self, comm: Communicator) -> Request:
+        return comm.iallreduce(self._gradient, algorithm="balanced", op="avg")
 
-    def mean(self) -> torch.Tensor:
-        mean: torch.Tensor = self.request.result()
+    def mean(self, exchanged: Any) -> torch.Tensor:
+        mean: torch.Tensor = exchanged
         return mean
 
 
