@@ -55,9 +55,7 @@ class Request(Future[Any]):
             raise TimeoutError(f"not ended after {timeout:g} s; it goes on") from None
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        owner = (
-            self._owner
-        )  # not self: a request that refers to itself would keep its result until it is found
+        owner = self._owner  # not self: what refers to itself stays until the garbage collector comes by
         super().add_done_callback(lambda request: _call_back(owner, fn, request))
 
     @staticmethod

@@ -148,12 +148,10 @@ class Compression:
         if self._left is not None:
             return
         self._left = {}
-        for exchange in self._lossy():
-            residual = exchange.memories()["residual"]
-            places = dict(exchange.layout.slices())
-            for parameter, (group, number) in self._places.items():
-                if group.exchange is exchange:
-                    self._left[parameter] = residual[places[exchange.layout.names[number]]]
+        for parameter, (group, number) in self._places.items():
+            if isinstance(group.exchange, Lossy):
+                begin, end = group.exchange.layout.cuts[number : number + 2]
+                self._left[parameter] = group.exchange.memories()["residual"][begin:end]
         self._worker.shutdown()
         self._close()
 
@@ -249,7 +247,7 @@ class Compression:
                 job.exchange.give_back(selected)
                 raise
         except BaseException as error:
-            self._deliver(job, error)
+            self._deliver(job.buckets, error)
         else:
             job.selected = selected
             request.add_done_callback(lambda ended: self._worker.submit(self._finish, job, ended))
@@ -275,13 +273,13 @@ class Compression:
                 if not exchange.layout.is_dense:
                     self._now.selected(job.selected.nnz, exchange.layout.length)
                 self._now.moved(request.last)
-                self._deliver(job)
+                self._deliver(job.buckets)
         except BaseException as error:
-            self._deliver(job, error)
+            self._deliver(job.buckets, error)
 
-    def _deliver(self, job: _Job, error: BaseException | None = None) -> None:
+    def _deliver(self, buckets: Sequence[_Bucket], error: BaseException | None = None) -> None:
         self._error = self._error or error
-        for bucket in job.buckets:
+        for bucket in buckets:
             bucket.finished_one()
 
     def _start_table(self, bucket: _Bucket) -> None:
@@ -291,8 +289,7 @@ class Compression:
                 table = table_for(self._comm.size, bucket.buffer)
                 request = table.start(self._comm)
         except BaseException as error:
-            self._error = self._error or error
-            bucket.finished_one()
+            self._deliver([bucket], error)
         else:
             request.add_done_callback(
                 lambda ended: self._worker.submit(self._finish_table, bucket, table, ended)
@@ -302,11 +299,11 @@ class Compression:
         try:
             with bucket.memory.after(()):
                 bucket.buffer = table.mean(request.result())
-            self._look_at(tensor_to_numpy(bucket.buffer.values()))
-            self._now.moved(request.last)
+                self._look_at(tensor_to_numpy(bucket.buffer.values()))
+                self._now.moved(request.last)
+                self._deliver([bucket])
         except BaseException as error:
-            self._error = self._error or error
-        bucket.finished_one()
+            self._deliver([bucket], error)
 
     def _look_at(self, mean: Any) -> None:
         """Will the scaler skip this step?"""

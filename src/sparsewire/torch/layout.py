@@ -23,8 +23,8 @@ __all__ = ["Layout", "Selection", "group_parameters"]
 class Selection:
     """Which parameters are worth compressing: by name, and from which size on."""
 
-    patterns: Sequence[str] = ("*",)
-    min_size: int = 16_384
+    patterns: Sequence[str]
+    min_size: int
 
     def __post_init__(self) -> None:
         if self.min_size < 0:
