@@ -26,6 +26,13 @@ SHAPES = {
 # With ``OPTIONS`` they are exchanged in these groups, in this order; the rest goes densely.
 GROUPS = [["head", "last"], ["middle", "first"]]
 GROUP_VALUES = 512
+EVERY_METHOD = (
+    {"method": "topk"},
+    {"method": "ok_topk"},
+    {"method": "block_topk", "density": 0.4},
+    {"method": "exact"},
+    {"method": "dense"},
+)
 OPTIONS = {"density": 0.05, "min_size": 16, "timeout": 20.0}
 
 Tensors = dict[str, torch.Tensor]

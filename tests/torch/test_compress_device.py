@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from models import GROUPS, assert_same, gradients, named, train
+from models import EVERY_METHOD, GROUPS, assert_same, gradients, named, train
 
 pytestmark = pytest.mark.torch
 
@@ -10,11 +10,7 @@ pytestmark = pytest.mark.torch
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "topk"},
-        {"method": "ok_topk"},
-        {"method": "block_topk", "density": 0.4},
-        {"method": "exact"},
-        {"method": "dense"},
+        *EVERY_METHOD,
         {"momentum": 0.9},
         {"method": "ok_topk", "momentum": 0.9},
         {"density": 1.0},

@@ -5,7 +5,19 @@ import itertools
 
 import pytest
 import torch
-from models import GROUPS, SHAPES, Given, assert_same, compressed, gradients, named, step_with, train, wrapped
+from models import (
+    EVERY_METHOD,
+    GROUPS,
+    SHAPES,
+    Given,
+    assert_same,
+    compressed,
+    gradients,
+    named,
+    step_with,
+    train,
+    wrapped,
+)
 
 import sparsewire as sw
 
@@ -36,11 +48,7 @@ def train_interrupted(group, options, dtype):
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "topk"},
-        {"method": "ok_topk"},
-        {"method": "block_topk", "density": 0.4},
-        {"method": "exact"},
-        {"method": "dense"},
+        *EVERY_METHOD,
         {"momentum": 0.9},
         {"precision": "float16"},
         {"precision": "qsgd8"},
