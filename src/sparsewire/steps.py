@@ -48,7 +48,9 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class RecvAny:
-    """The next payload from whoever speaks first, as ``(rank, payload)``."""
+    """The next payload from whichever of ``peers`` speaks first, as ``(rank, payload)``; of none: anybody's."""
+
+    peers: tuple[int, ...] = ()
 
 
 Round: TypeAlias = Sequence[Send | Recv | RecvAny]

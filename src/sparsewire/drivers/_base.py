@@ -189,9 +189,8 @@ class Execution(Generic[T]):
     @property
     def waiting_for(self) -> set[int] | None:
         """The ranks whose messages this round still needs; None means anybody's."""
-        if any(isinstance(step, RecvAny) for _, step in self._open):
-            return None
-        return {step.peer for _, step in self._open if isinstance(step, Recv)}
+        awaited = [{step.peer} if isinstance(step, Recv) else {*step.peers} for _, step in self._open]
+        return set().union(*awaited) if all(awaited) else None
 
     @property
     def unread(self) -> list[int]:
@@ -231,8 +230,9 @@ class Execution(Generic[T]):
         return not self._open
 
     def _match(self, step: Recv | RecvAny) -> int | None:
+        peers = (step.peer,) if isinstance(step, Recv) else step.peers
         for position, (source, _) in enumerate(self._inbox):
-            if isinstance(step, RecvAny) or source == step.peer:
+            if source in peers or not peers:
                 return position
         return None
 
