@@ -23,6 +23,7 @@
 #include "histogram.h"
 #include "merge.h"
 #include "narrow.h"
+#include "nonzero_blocks.h"
 #include "partition.h"
 #include "quantize.h"
 #include "scatter.h"
@@ -183,10 +184,14 @@ std::size_t accumulate_select_buckets(Out residual, In gradient, std::size_t k, 
 }
 
 using OutNorms = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutNumbers = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The last one may be shorter.
+std::size_t blocks_in(std::size_t n, std::size_t block) { return n / block + (n % block != 0); }
 
 void require_blocks(std::size_t n, std::size_t block, const OutNorms& norms) {
   require(block >= 1, "block_norms: a block holds at least one value");
-  require(norms.size() == n / block + (n % block != 0), "block_norms: one norm per block");
+  require(norms.size() == blocks_in(n, block), "block_norms: one norm per block");
 }
 
 void block_norms(In x, std::size_t block, OutNorms norms) {
@@ -206,6 +211,16 @@ void accumulate_block_norms(Out residual, In gradient, std::size_t block, OutNor
     using V = typename decltype(value)::type;
     nb::gil_scoped_release released;
     sw::accumulate_block_norms(data<V>(residual), data<V>(gradient), residual.size(), block, norms.data());
+  });
+}
+
+std::size_t nonzero_blocks(In x, std::size_t block, OutNumbers numbers) {
+  require(block >= 1, "nonzero_blocks: a block holds at least one value");
+  require(numbers.size() >= blocks_in(x.size(), block), "nonzero_blocks: output is too small");
+  return with_value_type(x.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    return sw::nonzero_blocks(data<V>(x), x.size(), block, numbers.data());
   });
 }
 
@@ -504,6 +519,7 @@ NB_MODULE(_compiled, m) {
   m.def("block_norms", &block_norms, "x"_a.noconvert(), "block"_a, "norms"_a.noconvert());
   m.def("accumulate_block_norms", &accumulate_block_norms, "residual"_a.noconvert(), "gradient"_a.noconvert(),
         "block"_a, "norms"_a.noconvert());
+  m.def("nonzero_blocks", &nonzero_blocks, "x"_a.noconvert(), "block"_a, "numbers"_a.noconvert());
   m.def("histogram", &histogram, "x"_a.noconvert(), "counts"_a.noconvert());
   m.def("partition", &partition, "indices"_a.noconvert(), "values"_a.noconvert(), "threshold"_a, "ties"_a,
         "large_indices"_a.noconvert(), "large_values"_a.noconvert(), "rest_indices"_a.noconvert(),

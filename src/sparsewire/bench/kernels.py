@@ -62,6 +62,8 @@ def _cases() -> list[Case]:
     signed = cycle([gradient, -gradient])
     sparse = np.where(np.abs(gradient) > TOP_PERCENT, gradient, np.float32(0))
     runs = [_random_run(rng) for _ in range(8)]
+    zeros = np.full(LENGTH, -0.0, np.float32)
+    blocks = np.where(np.repeat(rng.random(LENGTH // 256) < DENSITY, 256), gradient, np.float32(0))
     k = int(DENSITY * LENGTH)
     long_run = np.arange(LENGTH, dtype=np.uint32)
     halves = kernels.narrow(gradient, np.float16)
@@ -119,6 +121,8 @@ def _cases() -> list[Case]:
         select_buckets(8),
         Case("block_norms of 256", lambda: kernels.block_norms(gradient, 256), LENGTH, 1.0),
         Case("accumulate_block_norms", norms, LENGTH, 1.0),
+        Case("nonzero_blocks, all zero", lambda: kernels.nonzero_blocks(zeros, 256), LENGTH, 0.0, bar=0.5),
+        Case("nonzero_blocks of 256", lambda: kernels.nonzero_blocks(blocks, 256), LENGTH, DENSITY, bar=0.5),
         Case("histogram", lambda: kernels.histogram(gradient), LENGTH, 1.0),
         Case("without", lambda: kernels.without(*runs[0], runs[1][0]), LENGTH, DENSITY, 2 * len(runs[0][0])),
         Case("dense_to_sparse", lambda: kernels.dense_to_sparse(sparse), LENGTH, DENSITY),

@@ -5,6 +5,7 @@
     threshold_for_k     the threshold that selects exactly k entries
     select_buckets      the k largest of every bucket; accumulate_select_buckets: as accumulate_select
     block_norms         Euclidean norms of blocks; accumulate_block_norms: after residual += gradient
+    nonzero_blocks      which blocks are not all zero
     histogram           how many values are in each class of magnitude
     partition           the entries of a run above a threshold, and the others
     without             the entries of a run whose indices another one lacks
@@ -65,6 +66,7 @@ __all__ = [
     "merge_min",
     "merge_sum",
     "narrow",
+    "nonzero_blocks",
     "partition",
     "quantize",
     "scatter",
@@ -233,6 +235,21 @@ def accumulate_block_norms(residual: Values, gradient: Values, block: int) -> np
     block, norms = _room_for_norms(len(residual), block)
     _kernels.accumulate_block_norms(residual, gradient, block, norms)
     return norms
+
+
+def nonzero_blocks(x: Values, block: int) -> npt.NDArray[np.int64]:
+    """The numbers of the blocks of `block` consecutive values that are not all zero; the last may be shorter.
+
+    -0.0 is zero, denormals and NaN are not.  A block is read up to the first value that is not zero.
+
+    >>> nonzero_blocks(np.array([0, 0, 0, 5, -0.0, 0, np.nan], np.float32), 2)
+    array([1, 3])
+    """
+    _check_values(x, "x")
+    block = _block_length(len(x), block)
+    numbers = memory.empty(-(-len(x) // block), np.int64)
+    count: int = _kernels.nonzero_blocks(x, block, numbers)
+    return memory.used(numbers, count)
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
@@ -813,11 +830,20 @@ def _room_for_buckets(x: Values, k: int, bucket: int, index_dtype: npt.DTypeLike
 
 
 def _room_for_norms(count: int, block: int) -> tuple[int, npt.NDArray[np.float64]]:
-    """The length of a block, at most that of all values, and an array for the norms."""
+    """The length of a block, and an array for the norms."""
+    block = _block_length(count, block)
+    return block, memory.empty(-(-count // block), np.float64)
+
+
+def _block_length(count: int, block: int) -> int:
+    """At most that of all values, so that it fits a machine word."""
+    return min(_check_block(block), count or 1)
+
+
+def _check_block(block: int) -> int:
     if operator.index(block) < 1:
         raise ValueError(f"a block holds at least one value, got {block}")
-    block = min(operator.index(block), count or 1)
-    return block, memory.empty(-(-count // block), np.float64)
+    return operator.index(block)
 
 
 def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int) -> bool:

@@ -30,6 +30,7 @@ __all__ = [
     "histogram",
     "merge",
     "narrow",
+    "nonzero_blocks",
     "partition",
     "quantize",
     "scatter",
@@ -102,6 +103,10 @@ def accumulate_block_norms(
     residual: Values, gradient: Values, block: int, norms: npt.NDArray[np.float64]
 ) -> None:
     _compiled.accumulate_block_norms(_raw(residual), _raw(gradient), block, norms)
+
+
+def nonzero_blocks(x: Values, block: int, numbers: npt.NDArray[np.int64]) -> int:
+    return _compiled.nonzero_blocks(_raw(x), block, numbers)
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:

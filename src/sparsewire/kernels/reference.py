@@ -33,6 +33,7 @@ __all__ = [
     "histogram",
     "merge",
     "narrow",
+    "nonzero_blocks",
     "partition",
     "quantize",
     "scatter",
@@ -130,6 +131,12 @@ def accumulate_block_norms(
 ) -> None:
     residual[:] = _wide(residual) + _wide(gradient)
     block_norms(residual, block, norms)
+
+
+def nonzero_blocks(x: Values, block: int, numbers: npt.NDArray[np.int64]) -> int:
+    found = np.flatnonzero(_rows(magnitudes(x), block).any(axis=1))
+    numbers[: len(found)] = found
+    return len(found)
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
