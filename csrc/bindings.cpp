@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "add_blocks.h"
 #include "bitmap.h"
 #include "block_norms.h"
 #include "checksum.h"
@@ -184,6 +185,7 @@ std::size_t accumulate_select_buckets(Out residual, In gradient, std::size_t k, 
 }
 
 using OutNorms = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using InNumbers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutNumbers = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // The last one may be shorter.
@@ -221,6 +223,20 @@ std::size_t nonzero_blocks(In x, std::size_t block, OutNumbers numbers) {
     using V = typename decltype(value)::type;
     nb::gil_scoped_release released;
     return sw::nonzero_blocks(data<V>(x), x.size(), block, numbers.data());
+  });
+}
+
+void add_blocks(Out total, InNumbers rows, In values, std::size_t block) {
+  const std::size_t n = total.size(), count = rows.size();
+  require(block >= 1, "add_blocks: a block holds at least one value");
+  require(values.size() % block == 0 && values.size() / block == count, "add_blocks: one block of values per row");
+  for (std::size_t i = 0; i < count; ++i)
+    require(static_cast<std::uint64_t>(rows.data()[i]) < blocks_in(n, block), "add_blocks: row out of range");
+  with_value_type(values.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    if (total.dtype() != nb::dtype<sw::Sum<V>>()) throw nb::type_error("add_blocks: the total has another dtype");
+    nb::gil_scoped_release released;
+    sw::add_blocks(data<sw::Sum<V>>(total), n, rows.data(), count, data<V>(values), block);
   });
 }
 
@@ -520,6 +536,7 @@ NB_MODULE(_compiled, m) {
   m.def("accumulate_block_norms", &accumulate_block_norms, "residual"_a.noconvert(), "gradient"_a.noconvert(),
         "block"_a, "norms"_a.noconvert());
   m.def("nonzero_blocks", &nonzero_blocks, "x"_a.noconvert(), "block"_a, "numbers"_a.noconvert());
+  m.def("add_blocks", &add_blocks, "total"_a.noconvert(), "rows"_a.noconvert(), "values"_a.noconvert(), "block"_a);
   m.def("histogram", &histogram, "x"_a.noconvert(), "counts"_a.noconvert());
   m.def("partition", &partition, "indices"_a.noconvert(), "values"_a.noconvert(), "threshold"_a, "ties"_a,
         "large_indices"_a.noconvert(), "large_values"_a.noconvert(), "rest_indices"_a.noconvert(),

@@ -6,6 +6,7 @@
     select_buckets      the k largest of every bucket; accumulate_select_buckets: as accumulate_select
     block_norms         Euclidean norms of blocks; accumulate_block_norms: after residual += gradient
     nonzero_blocks      which blocks are not all zero
+    add_blocks          add blocks into chosen blocks of an array
     histogram           how many values are in each class of magnitude
     partition           the entries of a run above a threshold, and the others
     without             the entries of a run whose indices another one lacks
@@ -47,6 +48,7 @@ __all__ = [
     "accumulate_select",
     "accumulate_select_buckets",
     "active_isa",
+    "add_blocks",
     "available_isas",
     "block_norms",
     "checksum",
@@ -85,6 +87,7 @@ Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
+Blocks = npt.NDArray[np.int64]  # their numbers, counted from 0
 
 _INDEX_DTYPES = (np.dtype(np.uint32), np.dtype(np.uint64))
 # bfloat16 joins when the first such array shows up, so that ml_dtypes is not imported for nothing.
@@ -237,7 +240,7 @@ def accumulate_block_norms(residual: Values, gradient: Values, block: int) -> np
     return norms
 
 
-def nonzero_blocks(x: Values, block: int) -> npt.NDArray[np.int64]:
+def nonzero_blocks(x: Values, block: int) -> Blocks:
     """The numbers of the blocks of `block` consecutive values that are not all zero; the last may be shorter.
 
     -0.0 is zero, denormals and NaN are not.  A block is read up to the first value that is not zero.
@@ -250,6 +253,36 @@ def nonzero_blocks(x: Values, block: int) -> npt.NDArray[np.int64]:
     numbers = memory.empty(-(-len(x) // block), np.int64)
     count: int = _kernels.nonzero_blocks(x, block, numbers)
     return memory.used(numbers, count)
+
+
+def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
+    """total[rows[i] * block + j] += data[i * block + j], for every j of a block.
+
+    Rows must be strictly increasing: the total is untouched if they are not, or if one lies outside.  Its
+    last block may be shorter: what data has beyond it is not added.  Both have one dtype, except that half
+    types are added to a total of float32.
+
+    >>> total = np.ones(5, np.float32)
+    >>> add_blocks(total, np.array([0, 2]), np.array([1, 2, 3, 0], np.float16), 2)
+    >>> total
+    array([2., 3., 1., 1., 4.], dtype=float32)
+    """
+    _check_values(total, "total")
+    _check_writeable(total, "total")
+    _check_values(data, "data")
+    wide = np.dtype(np.float32) if data.dtype.itemsize == 2 else data.dtype
+    if total.dtype != wide:
+        raise TypeError(f"{data.dtype} values are added to a total of {wide}, not of {total.dtype}")
+    existing = _check_blocks(rows, len(total), block)
+    _check_data(data, rows, block)
+    invalid = first_invalid(rows.view(np.uint64), 0, existing)
+    if invalid >= 0:
+        raise ValueError(
+            f"rows must be strictly increasing in [0, {existing}): "
+            f"the one at position {invalid} is {rows[invalid]}"
+        )
+    if len(rows) > 0:
+        _kernels.add_blocks(total, rows, data, block)
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
@@ -844,6 +877,17 @@ def _check_block(block: int) -> int:
     if operator.index(block) < 1:
         raise ValueError(f"a block holds at least one value, got {block}")
     return operator.index(block)
+
+
+def _check_blocks(blocks: Blocks, length: int, block: int) -> int:
+    """How many blocks an array of that length has; the caller compares the numbers with it."""
+    _check_dtype(blocks, np.int64, "numbers of blocks")
+    return -(-length // _check_block(block))
+
+
+def _check_data(data: Values, blocks: Blocks, block: int) -> None:
+    if len(data) != len(blocks) * block:
+        raise ValueError(f"{len(blocks)} blocks of {block} values are not {len(data)} values")
 
 
 def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int) -> bool:

@@ -16,6 +16,7 @@ __all__ = [
     "accumulate_block_norms",
     "accumulate_select",
     "accumulate_select_buckets",
+    "add_blocks",
     "block_norms",
     "checksum",
     "count_tiles",
@@ -48,6 +49,7 @@ Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
+Blocks = npt.NDArray[np.int64]
 
 
 def accumulate_select(
@@ -105,8 +107,12 @@ def accumulate_block_norms(
     _compiled.accumulate_block_norms(_raw(residual), _raw(gradient), block, norms)
 
 
-def nonzero_blocks(x: Values, block: int, numbers: npt.NDArray[np.int64]) -> int:
+def nonzero_blocks(x: Values, block: int, numbers: Blocks) -> int:
     return _compiled.nonzero_blocks(_raw(x), block, numbers)
+
+
+def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
+    _compiled.add_blocks(total, rows, _raw(data), block)
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:

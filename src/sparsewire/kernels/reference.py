@@ -19,6 +19,7 @@ __all__ = [
     "accumulate_block_norms",
     "accumulate_select",
     "accumulate_select_buckets",
+    "add_blocks",
     "block_norms",
     "checksum",
     "count_tiles",
@@ -51,6 +52,7 @@ Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
+Blocks = npt.NDArray[np.int64]
 
 _COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 # -0.0 is the neutral element of the sum: -0.0 + x is x, the sign of a zero included.
@@ -133,10 +135,17 @@ def accumulate_block_norms(
     block_norms(residual, block, norms)
 
 
-def nonzero_blocks(x: Values, block: int, numbers: npt.NDArray[np.int64]) -> int:
+def nonzero_blocks(x: Values, block: int, numbers: Blocks) -> int:
     found = np.flatnonzero(_rows(magnitudes(x), block).any(axis=1))
     numbers[: len(found)] = found
     return len(found)
+
+
+@_quiet
+def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
+    for row, values in zip(rows.tolist(), _wide(data).reshape(len(rows), block), strict=True):
+        part = total[row * block : (row + 1) * block]
+        part += values[: len(part)]
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
