@@ -18,6 +18,7 @@
 #include "bitmap.h"
 #include "block_norms.h"
 #include "checksum.h"
+#include "copy_blocks.h"
 #include "dispatch.h"
 #include "elias_fano.h"
 #include "first_invalid.h"
@@ -226,18 +227,39 @@ std::size_t nonzero_blocks(In x, std::size_t block, OutNumbers numbers) {
   });
 }
 
+// Each is the number of one of the blocks of n values, and `moved` values are a block for each of them.
+void require_numbers(const InNumbers& numbers, std::size_t n, std::size_t moved, std::size_t block) {
+  require(block >= 1, "a block holds at least one value");
+  require(moved % block == 0 && moved / block == numbers.size(), "there is not one block per number");
+  const std::uint64_t existing = blocks_in(n, block);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    require(static_cast<std::uint64_t>(numbers.data()[i]) < existing, "number of a block out of range");
+}
+
 void add_blocks(Out total, InNumbers rows, In values, std::size_t block) {
-  const std::size_t n = total.size(), count = rows.size();
-  require(block >= 1, "add_blocks: a block holds at least one value");
-  require(values.size() % block == 0 && values.size() / block == count, "add_blocks: one block of values per row");
-  for (std::size_t i = 0; i < count; ++i)
-    require(static_cast<std::uint64_t>(rows.data()[i]) < blocks_in(n, block), "add_blocks: row out of range");
+  require_numbers(rows, total.size(), values.size(), block);
   with_value_type(values.dtype(), [&](auto value) {
     using V = typename decltype(value)::type;
     if (total.dtype() != nb::dtype<sw::Sum<V>>()) throw nb::type_error("add_blocks: the total has another dtype");
     nb::gil_scoped_release released;
-    sw::add_blocks(data<sw::Sum<V>>(total), n, rows.data(), count, data<V>(values), block);
+    sw::add_blocks(data<sw::Sum<V>>(total), total.size(), rows.data(), rows.size(), data<V>(values), block);
   });
+}
+
+void gather_blocks(In x, InNumbers numbers, std::size_t block, Out out) {
+  require_same_dtype(x.dtype(), out.dtype());
+  require_numbers(numbers, x.size(), out.size(), block);
+  nb::gil_scoped_release released;
+  sw::gather_blocks(data<std::byte>(x), x.nbytes(), numbers.data(), numbers.size(), block * x.itemsize(),
+                    data<std::byte>(out));
+}
+
+void scatter_blocks(Out x, InNumbers numbers, std::size_t block, In values) {
+  require_same_dtype(x.dtype(), values.dtype());
+  require_numbers(numbers, x.size(), values.size(), block);
+  nb::gil_scoped_release released;
+  sw::scatter_blocks(data<std::byte>(x), x.nbytes(), numbers.data(), numbers.size(), block * x.itemsize(),
+                     data<std::byte>(values));
 }
 
 void histogram(In x, nb::ndarray<std::int64_t, nb::shape<sw::classes>, nb::c_contig, nb::device::cpu> counts) {
@@ -537,6 +559,9 @@ NB_MODULE(_compiled, m) {
         "block"_a, "norms"_a.noconvert());
   m.def("nonzero_blocks", &nonzero_blocks, "x"_a.noconvert(), "block"_a, "numbers"_a.noconvert());
   m.def("add_blocks", &add_blocks, "total"_a.noconvert(), "rows"_a.noconvert(), "values"_a.noconvert(), "block"_a);
+  m.def("gather_blocks", &gather_blocks, "x"_a.noconvert(), "numbers"_a.noconvert(), "block"_a, "out"_a.noconvert());
+  m.def("scatter_blocks", &scatter_blocks, "x"_a.noconvert(), "numbers"_a.noconvert(), "block"_a,
+        "values"_a.noconvert());
   m.def("histogram", &histogram, "x"_a.noconvert(), "counts"_a.noconvert());
   m.def("partition", &partition, "indices"_a.noconvert(), "values"_a.noconvert(), "threshold"_a, "ties"_a,
         "large_indices"_a.noconvert(), "large_values"_a.noconvert(), "rest_indices"_a.noconvert(),

@@ -26,8 +26,8 @@ bool is_nonzero_block(const V* x, std::size_t size) {
 
 }  // namespace
 
-// One version for every ISA, because the baseline keeps up with memory: with AVX2, 64 MiB of zeros took as long, and only
-// what was in the cache a fifth less.
+// One version for every ISA, because the baseline keeps up with memory: with AVX2, 64 MiB of zeros took as long, and
+// only what was in the cache a fifth less.
 template <class V>
 std::size_t nonzero_blocks(const V* x, std::size_t n, std::size_t block, std::int64_t* numbers) {
   std::size_t count = 0;

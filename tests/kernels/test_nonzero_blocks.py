@@ -48,7 +48,7 @@ def test_blocks_with_a_number_other_than_zero_are_found(isa, dtype, data, shift,
 
 @each_isa
 @each_dtype
-@pytest.mark.parametrize("block", EDGES)
+@pytest.mark.parametrize("block", [1, 33, 64, 100, 129, 1000])
 def test_one_value_is_found_wherever_it_is(isa, dtype, block):
     x = zeros(dtype, 2 * block + block // 2)
     for position in {p for edge in EDGES for p in (edge - 1, edge, len(x) - edge) if 0 <= p < len(x)}:

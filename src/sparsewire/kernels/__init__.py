@@ -7,6 +7,7 @@
     block_norms         Euclidean norms of blocks; accumulate_block_norms: after residual += gradient
     nonzero_blocks      which blocks are not all zero
     add_blocks          add blocks into chosen blocks of an array
+    gather_blocks       chosen blocks one after the other; scatter_blocks: back to their places
     histogram           how many values are in each class of magnitude
     partition           the entries of a run above a threshold, and the others
     without             the entries of a run whose indices another one lacks
@@ -63,6 +64,7 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "gather_blocks",
     "histogram",
     "merge_max",
     "merge_min",
@@ -73,6 +75,7 @@ __all__ = [
     "quantize",
     "scatter",
     "scatter_add",
+    "scatter_blocks",
     "select",
     "select_buckets",
     "split_at",
@@ -283,6 +286,43 @@ def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
         )
     if len(rows) > 0:
         _kernels.add_blocks(total, rows, data, block)
+
+
+def gather_blocks(x: Values, blocks: Blocks, block: int) -> Values:
+    """The blocks of `block` values with these numbers, one after the other, in any order.
+
+    If the last block of x is shorter, zeros follow it.
+
+    >>> gather_blocks(np.array([1, 2, 3, 4, 5], np.float32), np.array([2, 0]), 2)
+    array([5., 0., 1., 2.], dtype=float32)
+    """
+    _check_values(x, "x")
+    _check_among(blocks, _check_blocks(blocks, len(x), block))
+    gathered = memory.empty(len(blocks) * block, x.dtype)
+    if len(blocks) > 0:
+        _kernels.gather_blocks(x, blocks, block, gathered)
+    return gathered
+
+
+def scatter_blocks(x: Values, blocks: Blocks, block: int, data: Values) -> None:
+    """Store data, laid out as by `gather_blocks`, into the blocks of x with these numbers, in any order.
+
+    x is untouched if one of them does not exist.  What data has beyond a shorter last block is not stored.
+    Of a block that is named twice, the last data stays.
+
+    >>> x = np.zeros(5, np.float32)
+    >>> scatter_blocks(x, np.array([2, 0]), 2, np.array([5, 0, 1, 2], np.float32))
+    >>> x
+    array([1., 2., 0., 0., 5.], dtype=float32)
+    """
+    _check_values(x, "x")
+    _check_writeable(x, "x")
+    _check_values(data, "data")
+    _check_same_dtype(x, data, "x and data")
+    _check_among(blocks, _check_blocks(blocks, len(x), block))
+    _check_data(data, blocks, block)
+    if len(blocks) > 0:
+        _kernels.scatter_blocks(x, blocks, block, data)
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
@@ -883,6 +923,12 @@ def _check_blocks(blocks: Blocks, length: int, block: int) -> int:
     """How many blocks an array of that length has; the caller compares the numbers with it."""
     _check_dtype(blocks, np.int64, "numbers of blocks")
     return -(-length // _check_block(block))
+
+
+def _check_among(blocks: Blocks, existing: int) -> None:
+    # As unsigned numbers, of which the negative ones are the largest.
+    if len(blocks) > 0 and blocks.view(np.uint64).max() >= existing:
+        raise ValueError(f"there are {existing} blocks, not those from {blocks.min()} to {blocks.max()}")
 
 
 def _check_data(data: Values, blocks: Blocks, block: int) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "gather_blocks",
     "histogram",
     "merge",
     "narrow",
@@ -36,6 +37,7 @@ __all__ = [
     "quantize",
     "scatter",
     "scatter_add",
+    "scatter_blocks",
     "select",
     "select_buckets",
     "split_at",
@@ -113,6 +115,14 @@ def nonzero_blocks(x: Values, block: int, numbers: Blocks) -> int:
 
 def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
     _compiled.add_blocks(total, rows, _raw(data), block)
+
+
+def gather_blocks(x: Values, blocks: Blocks, block: int, out: Values) -> None:
+    _compiled.gather_blocks(_raw(x), blocks, block, _raw(out))
+
+
+def scatter_blocks(x: Values, blocks: Blocks, block: int, data: Values) -> None:
+    _compiled.scatter_blocks(_raw(x), blocks, block, _raw(data))
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:

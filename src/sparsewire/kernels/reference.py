@@ -31,6 +31,7 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "gather_blocks",
     "histogram",
     "merge",
     "narrow",
@@ -39,6 +40,7 @@ __all__ = [
     "quantize",
     "scatter",
     "scatter_add",
+    "scatter_blocks",
     "select",
     "select_buckets",
     "split_at",
@@ -146,6 +148,19 @@ def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
     for row, values in zip(rows.tolist(), _wide(data).reshape(len(rows), block), strict=True):
         part = total[row * block : (row + 1) * block]
         part += values[: len(part)]
+
+
+def gather_blocks(x: Values, blocks: Blocks, block: int, out: Values) -> None:
+    out[:] = 0
+    for number, row in zip(blocks.tolist(), out.reshape(len(blocks), block), strict=True):
+        part = x[number * block : (number + 1) * block]
+        row[: len(part)] = part
+
+
+def scatter_blocks(x: Values, blocks: Blocks, block: int, data: Values) -> None:
+    for number, row in zip(blocks.tolist(), data.reshape(len(blocks), block), strict=True):
+        part = x[number * block : (number + 1) * block]
+        part[:] = row[: len(part)]
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
