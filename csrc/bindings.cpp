@@ -14,15 +14,18 @@
 #include <variant>
 #include <vector>
 
+#include "add_blocks.h"
 #include "bitmap.h"
 #include "block_norms.h"
 #include "checksum.h"
+#include "copy_blocks.h"
 #include "dispatch.h"
 #include "elias_fano.h"
 #include "first_invalid.h"
 #include "histogram.h"
 #include "merge.h"
 #include "narrow.h"
+#include "nonzero_blocks.h"
 #include "partition.h"
 #include "quantize.h"
 #include "scatter.h"
@@ -183,10 +186,15 @@ std::size_t accumulate_select_buckets(Out residual, In gradient, std::size_t k, 
 }
 
 using OutNorms = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using InNumbers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutNumbers = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The last one may be shorter.
+std::size_t blocks_in(std::size_t n, std::size_t block) { return n / block + (n % block != 0); }
 
 void require_blocks(std::size_t n, std::size_t block, const OutNorms& norms) {
   require(block >= 1, "block_norms: a block holds at least one value");
-  require(norms.size() == n / block + (n % block != 0), "block_norms: one norm per block");
+  require(norms.size() == blocks_in(n, block), "block_norms: one norm per block");
 }
 
 void block_norms(In x, std::size_t block, OutNorms norms) {
@@ -207,6 +215,51 @@ void accumulate_block_norms(Out residual, In gradient, std::size_t block, OutNor
     nb::gil_scoped_release released;
     sw::accumulate_block_norms(data<V>(residual), data<V>(gradient), residual.size(), block, norms.data());
   });
+}
+
+std::size_t nonzero_blocks(In x, std::size_t block, OutNumbers numbers) {
+  require(block >= 1, "nonzero_blocks: a block holds at least one value");
+  require(numbers.size() >= blocks_in(x.size(), block), "nonzero_blocks: output is too small");
+  return with_value_type(x.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    return sw::nonzero_blocks(data<V>(x), x.size(), block, numbers.data());
+  });
+}
+
+// Each is the number of one of the blocks of n values, and `moved` values are a block for each of them.
+void require_numbers(const InNumbers& numbers, std::size_t n, std::size_t moved, std::size_t block) {
+  require(block >= 1, "a block holds at least one value");
+  require(moved % block == 0 && moved / block == numbers.size(), "there is not one block per number");
+  const std::uint64_t existing = blocks_in(n, block);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    require(static_cast<std::uint64_t>(numbers.data()[i]) < existing, "number of a block out of range");
+}
+
+void add_blocks(Out total, InNumbers rows, In values, std::size_t block) {
+  require_numbers(rows, total.size(), values.size(), block);
+  with_value_type(values.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    if (total.dtype() != nb::dtype<sw::Sum<V>>()) throw nb::type_error("add_blocks: the total has another dtype");
+    nb::gil_scoped_release released;
+    sw::add_blocks(data<sw::Sum<V>>(total), total.size(), rows.data(), rows.size(), data<V>(values), block);
+  });
+}
+
+void gather_blocks(In x, InNumbers numbers, std::size_t block, Out out) {
+  require_same_dtype(x.dtype(), out.dtype());
+  require_numbers(numbers, x.size(), out.size(), block);
+  nb::gil_scoped_release released;
+  sw::gather_blocks(data<std::byte>(x), x.nbytes(), numbers.data(), numbers.size(), block * x.itemsize(),
+                    data<std::byte>(out));
+}
+
+void scatter_blocks(Out x, InNumbers numbers, std::size_t block, In values) {
+  require_same_dtype(x.dtype(), values.dtype());
+  require_numbers(numbers, x.size(), values.size(), block);
+  nb::gil_scoped_release released;
+  sw::scatter_blocks(data<std::byte>(x), x.nbytes(), numbers.data(), numbers.size(), block * x.itemsize(),
+                     data<std::byte>(values));
 }
 
 void histogram(In x, nb::ndarray<std::int64_t, nb::shape<sw::classes>, nb::c_contig, nb::device::cpu> counts) {
@@ -504,6 +557,11 @@ NB_MODULE(_compiled, m) {
   m.def("block_norms", &block_norms, "x"_a.noconvert(), "block"_a, "norms"_a.noconvert());
   m.def("accumulate_block_norms", &accumulate_block_norms, "residual"_a.noconvert(), "gradient"_a.noconvert(),
         "block"_a, "norms"_a.noconvert());
+  m.def("nonzero_blocks", &nonzero_blocks, "x"_a.noconvert(), "block"_a, "numbers"_a.noconvert());
+  m.def("add_blocks", &add_blocks, "total"_a.noconvert(), "rows"_a.noconvert(), "values"_a.noconvert(), "block"_a);
+  m.def("gather_blocks", &gather_blocks, "x"_a.noconvert(), "numbers"_a.noconvert(), "block"_a, "out"_a.noconvert());
+  m.def("scatter_blocks", &scatter_blocks, "x"_a.noconvert(), "numbers"_a.noconvert(), "block"_a,
+        "values"_a.noconvert());
   m.def("histogram", &histogram, "x"_a.noconvert(), "counts"_a.noconvert());
   m.def("partition", &partition, "indices"_a.noconvert(), "values"_a.noconvert(), "threshold"_a, "ties"_a,
         "large_indices"_a.noconvert(), "large_values"_a.noconvert(), "rest_indices"_a.noconvert(),

@@ -8,6 +8,7 @@ from sparsewire import kernels
 
 X = np.ones(8, np.float32)
 I = np.arange(8, dtype=np.uint32)  # noqa: E741  (I and X: indices and values)
+B = np.arange(2)  # numbers of blocks
 BYTES = np.zeros(4, np.uint8)
 
 
@@ -59,6 +60,21 @@ WRONG_TYPES = {
     "float block": lambda: kernels.block_norms(X, 4.0),
     "strided blocks": lambda: kernels.block_norms(X[::2], 4),
     "mixed values in blocks": lambda: kernels.accumulate_block_norms(X.copy(), X.astype(np.float16), 4),
+    "float block of zeros": lambda: kernels.nonzero_blocks(X, 4.0),
+    "strided values to search": lambda: kernels.nonzero_blocks(X[::2], 4),
+    "unsigned values to search": lambda: kernels.nonzero_blocks(I, 4),
+    "unsigned rows": lambda: kernels.add_blocks(X.copy(), I[:2], X, 4),
+    "narrow rows": lambda: kernels.add_blocks(X.copy(), B.astype(np.int32), X, 4),
+    "float block to add": lambda: kernels.add_blocks(X.copy(), B, X, 4.0),
+    "double blocks to add": lambda: kernels.add_blocks(X.copy(), B, X.astype(np.float64), 4),
+    "a total of halves": lambda: kernels.add_blocks(X.astype(np.float16), B, X.astype(np.float16), 4),
+    "a double total of halves": lambda: kernels.add_blocks(X.astype(np.float64), B, X.astype(np.float16), 4),
+    "unsigned blocks to gather": lambda: kernels.gather_blocks(X, I[:2], 4),
+    "blocks in a list": lambda: kernels.gather_blocks(X, [0, 1], 4),
+    "strided values to gather": lambda: kernels.gather_blocks(X[::2], B, 2),
+    "float block to gather": lambda: kernels.gather_blocks(X, B, 4.0),
+    "unsigned blocks to scatter": lambda: kernels.scatter_blocks(X.copy(), I[:2], 4, X),
+    "mixed blocks to scatter": lambda: kernels.scatter_blocks(X.copy(), B, 4, X.astype(np.float64)),
     "unsigned values to count": lambda: kernels.histogram(I),
     "strided values to count": lambda: kernels.histogram(X[::2]),
     "signed others": lambda: kernels.without(I, X, I.astype(np.int32)),
@@ -101,6 +117,14 @@ WRONG_VALUES = {
     "a whole bucket": lambda: kernels.select_buckets(X, 4, 4),
     "short gradient in buckets": lambda: kernels.accumulate_select_buckets(X.copy(), X[:4], 1, 4),
     "empty blocks": lambda: kernels.block_norms(X, 0),
+    "empty blocks of zeros": lambda: kernels.nonzero_blocks(X, 0),
+    "negative blocks of zeros": lambda: kernels.nonzero_blocks(X, -4),
+    "empty blocks to add": lambda: kernels.add_blocks(X.copy(), B[:0], X[:0], 0),
+    "short blocks to add": lambda: kernels.add_blocks(X.copy(), B, X[:7], 4),
+    "long blocks to add": lambda: kernels.add_blocks(X.copy(), B[:1], X, 4),
+    "empty blocks to gather": lambda: kernels.gather_blocks(X, B, 0),
+    "empty blocks to scatter": lambda: kernels.scatter_blocks(X.copy(), B[:0], 0, X[:0]),
+    "short blocks to scatter": lambda: kernels.scatter_blocks(X.copy(), B, 4, X[:7]),
     "short gradient in blocks": lambda: kernels.accumulate_block_norms(X.copy(), X[:4], 4),
     "short values of a run": lambda: kernels.without(I, X[:4], I),
     "negative threshold": lambda: kernels.select(X, -1.0),
@@ -133,6 +157,10 @@ def test_read_only_arrays_are_inputs_but_not_outputs(isa):
             kernels.accumulate_select_buckets(x, x, 1, 4)
         with pytest.raises(ValueError, match="residual is read-only"):
             kernels.accumulate_block_norms(x, x, 4)
+        with pytest.raises(ValueError, match="total is read-only"):
+            kernels.add_blocks(x, B, x, 4)
+        with pytest.raises(ValueError, match="x is read-only"):
+            kernels.scatter_blocks(x, B, 4, x)
         with pytest.raises(ValueError, match="dense is read-only"):
             kernels.scatter(x, i, x)
 

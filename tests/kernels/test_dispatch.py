@@ -26,6 +26,7 @@ I = np.arange(200, dtype=np.uint32)  # noqa: E741
 CALLS_UP_TO_AVX2 = {
     "histogram": lambda: kernels.histogram(X),
     "accumulate_block_norms": lambda: kernels.accumulate_block_norms(X.copy(), X, 64),
+    "add_blocks": lambda: kernels.add_blocks(X.copy(), np.arange(4), X, 50),
     "encode_elias_fano": lambda: kernels.encode_elias_fano(I, 0, 200),
     "decode_elias_fano": lambda: kernels.decode_elias_fano(np.zeros(7, np.uint64), 200, 0, 200),
     "encode_bitmap": lambda: kernels.encode_bitmap(I, 0, 200),

@@ -62,6 +62,11 @@ def _cases() -> list[Case]:
     signed = cycle([gradient, -gradient])
     sparse = np.where(np.abs(gradient) > TOP_PERCENT, gradient, np.float32(0))
     runs = [_random_run(rng) for _ in range(8)]
+    zeros = np.full(LENGTH, -0.0, np.float32)
+    is_nonzero = rng.random(LENGTH // 256) < DENSITY
+    blocks = np.where(np.repeat(is_nonzero, 256), gradient, np.float32(0))
+    block_numbers = np.flatnonzero(is_nonzero)
+    added = gradient[: 256 * len(block_numbers)]
     k = int(DENSITY * LENGTH)
     long_run = np.arange(LENGTH, dtype=np.uint32)
     halves = kernels.narrow(gradient, np.float16)
@@ -80,6 +85,9 @@ def _cases() -> list[Case]:
 
     def norms() -> object:
         return kernels.accumulate_block_norms(residual, next(signed), 256)
+
+    def add_blocks() -> None:
+        kernels.add_blocks(residual, block_numbers, added, 256)
 
     def quantize(positions: npt.NDArray[np.uint32] | int) -> object:
         return kernels.dequantize(*kernels.quantize(gradient, 4, positions=positions), LENGTH, 4)
@@ -119,6 +127,9 @@ def _cases() -> list[Case]:
         select_buckets(8),
         Case("block_norms of 256", lambda: kernels.block_norms(gradient, 256), LENGTH, 1.0),
         Case("accumulate_block_norms", norms, LENGTH, 1.0),
+        Case("nonzero_blocks, all zero", lambda: kernels.nonzero_blocks(zeros, 256), LENGTH, 0.0, bar=0.5),
+        Case("nonzero_blocks of 256", lambda: kernels.nonzero_blocks(blocks, 256), LENGTH, DENSITY, bar=0.5),
+        Case("add_blocks of 256", add_blocks, LENGTH, DENSITY, len(added), 400e6),
         Case("histogram", lambda: kernels.histogram(gradient), LENGTH, 1.0),
         Case("without", lambda: kernels.without(*runs[0], runs[1][0]), LENGTH, DENSITY, 2 * len(runs[0][0])),
         Case("dense_to_sparse", lambda: kernels.dense_to_sparse(sparse), LENGTH, DENSITY),

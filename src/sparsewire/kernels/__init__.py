@@ -5,6 +5,9 @@
     threshold_for_k     the threshold that selects exactly k entries
     select_buckets      the k largest of every bucket; accumulate_select_buckets: as accumulate_select
     block_norms         Euclidean norms of blocks; accumulate_block_norms: after residual += gradient
+    nonzero_blocks      which blocks are not all zero
+    add_blocks          add blocks into chosen blocks of an array
+    gather_blocks       chosen blocks one after the other; scatter_blocks: back to their places
     histogram           how many values are in each class of magnitude
     partition           the entries of a run above a threshold, and the others
     without             the entries of a run whose indices another one lacks
@@ -46,6 +49,7 @@ __all__ = [
     "accumulate_select",
     "accumulate_select_buckets",
     "active_isa",
+    "add_blocks",
     "available_isas",
     "block_norms",
     "checksum",
@@ -60,15 +64,18 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "gather_blocks",
     "histogram",
     "merge_max",
     "merge_min",
     "merge_sum",
     "narrow",
+    "nonzero_blocks",
     "partition",
     "quantize",
     "scatter",
     "scatter_add",
+    "scatter_blocks",
     "select",
     "select_buckets",
     "split_at",
@@ -83,6 +90,7 @@ Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
+Blocks = npt.NDArray[np.int64]  # their numbers, counted from 0
 
 _INDEX_DTYPES = (np.dtype(np.uint32), np.dtype(np.uint64))
 # bfloat16 joins when the first such array shows up, so that ml_dtypes is not imported for nothing.
@@ -233,6 +241,88 @@ def accumulate_block_norms(residual: Values, gradient: Values, block: int) -> np
     block, norms = _room_for_norms(len(residual), block)
     _kernels.accumulate_block_norms(residual, gradient, block, norms)
     return norms
+
+
+def nonzero_blocks(x: Values, block: int) -> Blocks:
+    """The numbers of the blocks of `block` consecutive values that are not all zero; the last may be shorter.
+
+    -0.0 is zero, denormals and NaN are not.  A block is read up to the first value that is not zero.
+
+    >>> nonzero_blocks(np.array([0, 0, 0, 5, -0.0, 0, np.nan], np.float32), 2)
+    array([1, 3])
+    """
+    _check_values(x, "x")
+    block = _block_length(len(x), block)
+    numbers = memory.empty(-(-len(x) // block), np.int64)
+    count: int = _kernels.nonzero_blocks(x, block, numbers)
+    return memory.used(numbers, count)
+
+
+def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
+    """total[rows[i] * block + j] += data[i * block + j], for every j of a block.
+
+    Rows must be strictly increasing: the total is untouched if they are not, or if one lies outside.  Its
+    last block may be shorter: what data has beyond it is not added.  Both have one dtype, except that half
+    types are added to a total of float32.
+
+    >>> total = np.ones(5, np.float32)
+    >>> add_blocks(total, np.array([0, 2]), np.array([1, 2, 3, 0], np.float16), 2)
+    >>> total
+    array([2., 3., 1., 1., 4.], dtype=float32)
+    """
+    _check_values(total, "total")
+    _check_writeable(total, "total")
+    _check_values(data, "data")
+    wide = np.dtype(np.float32) if data.dtype.itemsize == 2 else data.dtype
+    if total.dtype != wide:
+        raise TypeError(f"{data.dtype} values are added to a total of {wide}, not of {total.dtype}")
+    existing = _check_blocks(rows, len(total), block)
+    _check_data(data, rows, block)
+    invalid = first_invalid(rows.view(np.uint64), 0, existing)
+    if invalid >= 0:
+        raise ValueError(
+            f"rows must be strictly increasing in [0, {existing}): "
+            f"the one at position {invalid} is {rows[invalid]}"
+        )
+    if len(rows) > 0:
+        _kernels.add_blocks(total, rows, data, block)
+
+
+def gather_blocks(x: Values, blocks: Blocks, block: int) -> Values:
+    """The blocks of `block` values with these numbers, one after the other, in any order.
+
+    If the last block of x is shorter, zeros follow it.
+
+    >>> gather_blocks(np.array([1, 2, 3, 4, 5], np.float32), np.array([2, 0]), 2)
+    array([5., 0., 1., 2.], dtype=float32)
+    """
+    _check_values(x, "x")
+    _check_among(blocks, _check_blocks(blocks, len(x), block))
+    gathered = memory.empty(len(blocks) * block, x.dtype)
+    if len(blocks) > 0:
+        _kernels.gather_blocks(x, blocks, block, gathered)
+    return gathered
+
+
+def scatter_blocks(x: Values, blocks: Blocks, block: int, data: Values) -> None:
+    """Store data, laid out as by `gather_blocks`, into the blocks of x with these numbers, in any order.
+
+    x is untouched if one of them does not exist.  What data has beyond a shorter last block is not stored.
+    Of a block that is named twice, the last data stays.
+
+    >>> x = np.zeros(5, np.float32)
+    >>> scatter_blocks(x, np.array([2, 0]), 2, np.array([5, 0, 1, 2], np.float32))
+    >>> x
+    array([1., 2., 0., 0., 5.], dtype=float32)
+    """
+    _check_values(x, "x")
+    _check_writeable(x, "x")
+    _check_values(data, "data")
+    _check_same_dtype(x, data, "x and data")
+    _check_among(blocks, _check_blocks(blocks, len(x), block))
+    _check_data(data, blocks, block)
+    if len(blocks) > 0:
+        _kernels.scatter_blocks(x, blocks, block, data)
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
@@ -813,11 +903,37 @@ def _room_for_buckets(x: Values, k: int, bucket: int, index_dtype: npt.DTypeLike
 
 
 def _room_for_norms(count: int, block: int) -> tuple[int, npt.NDArray[np.float64]]:
-    """The length of a block, at most that of all values, and an array for the norms."""
+    """The length of a block, and an array for the norms."""
+    block = _block_length(count, block)
+    return block, memory.empty(-(-count // block), np.float64)
+
+
+def _block_length(count: int, block: int) -> int:
+    """At most that of all values, so that it fits a machine word."""
+    return min(_check_block(block), count or 1)
+
+
+def _check_block(block: int) -> int:
     if operator.index(block) < 1:
         raise ValueError(f"a block holds at least one value, got {block}")
-    block = min(operator.index(block), count or 1)
-    return block, memory.empty(-(-count // block), np.float64)
+    return operator.index(block)
+
+
+def _check_blocks(blocks: Blocks, length: int, block: int) -> int:
+    """How many blocks an array of that length has; the caller compares the numbers with it."""
+    _check_dtype(blocks, np.int64, "numbers of blocks")
+    return -(-length // _check_block(block))
+
+
+def _check_among(blocks: Blocks, existing: int) -> None:
+    # As unsigned numbers, of which the negative ones are the largest.
+    if len(blocks) > 0 and blocks.view(np.uint64).max() >= existing:
+        raise ValueError(f"there are {existing} blocks, not those from {blocks.min()} to {blocks.max()}")
+
+
+def _check_data(data: Values, blocks: Blocks, block: int) -> None:
+    if len(data) != len(blocks) * block:
+        raise ValueError(f"{len(blocks)} blocks of {block} values are not {len(data)} values")
 
 
 def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int) -> bool:

@@ -16,6 +16,7 @@ __all__ = [
     "accumulate_block_norms",
     "accumulate_select",
     "accumulate_select_buckets",
+    "add_blocks",
     "block_norms",
     "checksum",
     "count_tiles",
@@ -27,13 +28,16 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "gather_blocks",
     "histogram",
     "merge",
     "narrow",
+    "nonzero_blocks",
     "partition",
     "quantize",
     "scatter",
     "scatter_add",
+    "scatter_blocks",
     "select",
     "select_buckets",
     "split_at",
@@ -47,6 +51,7 @@ Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
+Blocks = npt.NDArray[np.int64]
 
 
 def accumulate_select(
@@ -102,6 +107,22 @@ def accumulate_block_norms(
     residual: Values, gradient: Values, block: int, norms: npt.NDArray[np.float64]
 ) -> None:
     _compiled.accumulate_block_norms(_raw(residual), _raw(gradient), block, norms)
+
+
+def nonzero_blocks(x: Values, block: int, numbers: Blocks) -> int:
+    return _compiled.nonzero_blocks(_raw(x), block, numbers)
+
+
+def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
+    _compiled.add_blocks(total, rows, _raw(data), block)
+
+
+def gather_blocks(x: Values, blocks: Blocks, block: int, out: Values) -> None:
+    _compiled.gather_blocks(_raw(x), blocks, block, _raw(out))
+
+
+def scatter_blocks(x: Values, blocks: Blocks, block: int, data: Values) -> None:
+    _compiled.scatter_blocks(_raw(x), blocks, block, _raw(data))
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:

@@ -19,6 +19,7 @@ __all__ = [
     "accumulate_block_norms",
     "accumulate_select",
     "accumulate_select_buckets",
+    "add_blocks",
     "block_norms",
     "checksum",
     "count_tiles",
@@ -30,13 +31,16 @@ __all__ = [
     "encode_elias_fano",
     "encode_tiles",
     "first_invalid",
+    "gather_blocks",
     "histogram",
     "merge",
     "narrow",
+    "nonzero_blocks",
     "partition",
     "quantize",
     "scatter",
     "scatter_add",
+    "scatter_blocks",
     "select",
     "select_buckets",
     "split_at",
@@ -50,6 +54,7 @@ Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
+Blocks = npt.NDArray[np.int64]
 
 _COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 # -0.0 is the neutral element of the sum: -0.0 + x is x, the sign of a zero included.
@@ -130,6 +135,32 @@ def accumulate_block_norms(
 ) -> None:
     residual[:] = _wide(residual) + _wide(gradient)
     block_norms(residual, block, norms)
+
+
+def nonzero_blocks(x: Values, block: int, numbers: Blocks) -> int:
+    found = np.flatnonzero(_rows(magnitudes(x), block).any(axis=1))
+    numbers[: len(found)] = found
+    return len(found)
+
+
+@_quiet
+def add_blocks(total: Values, rows: Blocks, data: Values, block: int) -> None:
+    for row, values in zip(rows.tolist(), _wide(data).reshape(len(rows), block), strict=True):
+        part = total[row * block : (row + 1) * block]
+        part += values[: len(part)]
+
+
+def gather_blocks(x: Values, blocks: Blocks, block: int, out: Values) -> None:
+    out[:] = 0
+    for number, row in zip(blocks.tolist(), out.reshape(len(blocks), block), strict=True):
+        part = x[number * block : (number + 1) * block]
+        row[: len(part)] = part
+
+
+def scatter_blocks(x: Values, blocks: Blocks, block: int, data: Values) -> None:
+    for number, row in zip(blocks.tolist(), data.reshape(len(blocks), block), strict=True):
+        part = x[number * block : (number + 1) * block]
+        part[:] = row[: len(part)]
 
 
 def histogram(x: Values) -> npt.NDArray[np.int64]:
