@@ -8,7 +8,7 @@ array([0., 3.], dtype=float32)
 
 from importlib.metadata import version as _version
 
-from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, OmniReduce, Regions, TopkSum
 from sparsewire.communicator import Communicator, Last
 from sparsewire.errors import (
     CallMismatchError,
@@ -40,6 +40,7 @@ __all__ = [
     "Last",
     "Method",
     "MissingExtraError",
+    "OmniReduce",
     "PeerLostError",
     "Regions",
     "Request",

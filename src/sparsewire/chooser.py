@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from sparsewire.algorithms.agreement import largest
 from sparsewire.algorithms.auto import cheapest, fullness
+from sparsewire.algorithms.omnireduce import best_block
 from sparsewire.model import Network, Shape
 from sparsewire.precision import Precision
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
 
-__all__ = ["Chooser", "Key"]
+__all__ = ["Choice", "Chooser", "Key"]
 
 UNSEEN_CALLS = 16  # after so many sums in a row without a count of entries, the ranks agree anew
 DRIFT = 2  # ... and when the sum has so many times more or fewer entries than after the last agreement
@@ -33,17 +34,25 @@ class Key(NamedTuple):
     precision: Precision | None = None  # how they travel
 
 
+class Choice(NamedTuple):
+    """What a call does; OmniReduce takes blocks of so many positions, or entries if there are none."""
+
+    algorithm: str
+    block: int | None = None
+
+
 @dataclass
 class _Facts:
     """What all ranks know about the calls of a key."""
 
     nnz: int  # of the rank that had most when they agreed
     skew: float = 1.0
+    blocks: int | None = None  # of the rank that had entries in most; None if they were never counted
     first: int | None = None  # entries in the first sum after the agreement
     last: int | None = None  # ... and in the latest
     unseen: int = 0  # sums stored densely since the latest: nobody counted their entries
     is_outdated: bool = False
-    choice: str | None = None  # what follows from all this and from a promise of so many entries
+    choice: Choice | None = None  # what follows from all this and from a promise of so many entries
     promised: int | None = None
 
     def see(self, nnz: int) -> None:
@@ -62,13 +71,14 @@ class _Facts:
         self.unseen += 1
         self.is_outdated = self.is_outdated or self.unseen >= UNSEEN_CALLS
 
-    def shape(self, size: int, key: Key, promised: int | None, index_price: float) -> Shape:
+    def shape(self, size: int, key: Key, promised: int | None, index_price: float, aggregators: int) -> Shape:
         """The problem, in round numbers; entries are taken to have moved in proportion to the sum's."""
-        nnz = self.nnz
+        nnz, blocks = self.nnz, self.blocks
         if promised is not None:
-            nnz = promised
+            nnz, blocks = promised, None
         elif self.first and self.last:
             nnz = nnz * self.last // self.first
+            blocks = None if blocks is None else blocks * self.last // self.first
         nnz = min(_coarse(nnz), key.length)
         union = None if self.last is None else min(_coarse(self.last), key.length)
         return Shape(
@@ -80,6 +90,8 @@ class _Facts:
             skew=self.skew,
             precision=key.precision,
             index_price=index_price,
+            blocks=None if blocks is None else _coarse(blocks),
+            aggregators=aggregators,
         )
 
 
@@ -88,9 +100,9 @@ class Chooser:
 
     Every rank makes the same calls, for each key in the same order, and has the same figures:
 
-        name = chooser.known(key)                          # None: nothing is known,
-        name = yield from chooser.agree(key, rank, vec)    # so ask, in the script of the call
-        total = yield from ALGORITHMS[name].run(rank, size, vec)
+        choice = chooser.known(key)                          # None: nothing is known,
+        choice = yield from chooser.agree(key, rank, vec)    # so ask, in the script of the call
+        total = yield from ALGORITHMS[choice.algorithm].run(rank, size, vec)
         chooser.saw(key, total)
 
     When a call fails, some ranks may have seen it end and others not: every rank then forgets everything.
@@ -100,12 +112,12 @@ class Chooser:
     remembered.
     """
 
-    def __init__(self, size: int, network: Network) -> None:
+    def __init__(self, size: int, network: Network, aggregators: int = 0) -> None:
         self.network = network
-        self._size = size
+        self._size, self._aggregators = size, aggregators
         self._facts: dict[Key, _Facts] = {}
 
-    def known(self, key: Key, nnz: int | None = None) -> str | None:
+    def known(self, key: Key, nnz: int | None = None) -> Choice | None:
         """The choice from what all ranks know, or None.
 
         ``nnz`` is the caller's promise that no rank has more entries; all ranks give the same.
@@ -115,11 +127,12 @@ class Chooser:
             return self._choice(key, facts or self._learn(key, _Facts(nnz)), nnz)
         return None if facts is None or facts.is_outdated else self._choice(key, facts)
 
-    def agree(self, key: Key, rank: int, vec: SparseVector) -> Steps[str]:
+    def agree(self, key: Key, rank: int, vec: SparseVector) -> Steps[Choice]:
         """Learn every rank's entries; then choose."""
-        nnz, fullest = yield from largest(rank, self._size, fullness(vec, self._size))
+        nnz, fullest, blocks = yield from largest(rank, self._size, fullness(vec, self._size))
         skew = max(1.0, fullest * self._size / nnz) if nnz else 1.0
-        return self._choice(key, self._learn(key, _Facts(int(nnz), _coarse(round(64 * skew)) / 64)))
+        facts = _Facts(int(nnz), _coarse(round(64 * skew)) / 64, int(blocks))
+        return self._choice(key, self._learn(key, facts))
 
     def saw(self, key: Key, total: SparseVector) -> None:
         """A call of this key has ended with this sum."""
@@ -142,10 +155,11 @@ class Chooser:
             self._facts[key] = facts
         return facts
 
-    def _choice(self, key: Key, facts: _Facts, promised: int | None = None) -> str:
+    def _choice(self, key: Key, facts: _Facts, promised: int | None = None) -> Choice:
         if facts.choice is None or facts.promised != promised:
-            shape = facts.shape(self._size, key, promised, self.network.index_price)
-            facts.choice = cheapest(self.network, shape)
+            shape = facts.shape(self._size, key, promised, self.network.index_price, self._aggregators)
+            name = cheapest(self.network, shape)
+            facts.choice = Choice(name, best_block(self.network, shape) if name == "omnireduce" else None)
             facts.promised = promised
         return facts.choice
 

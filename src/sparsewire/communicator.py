@@ -18,12 +18,13 @@ import numpy as np
 from sparsewire import explain, kernels
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
 from sparsewire.algorithms._patterns import allgather
+from sparsewire.algorithms.omnireduce import BLOCK, OmniReduce, aggregate
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
 from sparsewire.calibration import ASSUMED, Calibration, Fingerprint, host_number, load
-from sparsewire.chooser import Chooser, Key
-from sparsewire.convert import from_any
-from sparsewire.drivers._base import Driver, Started, Traffic
+from sparsewire.chooser import Choice, Chooser, Key
+from sparsewire.convert import from_any, into
+from sparsewire.drivers._base import Driver, ServingDriver, Started, Traffic
 from sparsewire.errors import InputError, SparsewireError, TransportError
 from sparsewire.model import Network, Shape
 from sparsewire.precision import Precision, precision_of
@@ -36,6 +37,8 @@ from sparsewire.wire import Call
 __all__ = ["Communicator", "Last"]
 
 OPS = (*REDUCTIONS, "avg")
+SHORTEST_ROW, LONGEST_ROW = 16, 4096  # that make good blocks: shorter ones cost more to name than to send
+CLOSED = "this communicator was closed; sparsewire.init() makes a new one"
 
 
 @dataclass(slots=True)
@@ -72,8 +75,9 @@ class Communicator:
     array([1., 2.])
     """
 
-    def __init__(self, driver: Driver, timeout: float = 300.0) -> None:
+    def __init__(self, driver: Driver, timeout: float = 300.0, aggregators: int = 0) -> None:
         self.timeout = timeout
+        self.aggregators = aggregators  # ranks that only aggregate; with none, "omnireduce" adds up at all
         self.last: Last | None = None
         self.fingerprint: Fingerprint | None = None  # under which figures are kept; rank 0 alone has it
         self._driver = driver
@@ -92,7 +96,30 @@ class Communicator:
 
     @property
     def size(self) -> int:
-        return self._driver.size
+        """How many ranks make calls; those that only aggregate are not counted, and come after them."""
+        return self._driver.size - self.aggregators
+
+    @property
+    def is_aggregator(self) -> bool:
+        """Does this rank only aggregate?  Then ``serve`` is all that it calls."""
+        return self.rank >= self.size
+
+    def serve(self) -> None:
+        """Aggregate for the workers' calls of "omnireduce"; returns when all workers have left.
+
+        A call that is refused or that differs is the workers' to raise, and the next one is served; what
+        breaks the communicator is raised here too.
+        """
+        if self._closed:
+            raise TransportError(CLOSED)
+        if not isinstance(self._driver, ServingDriver):
+            those = ", ".join(map(str, self._servers)) or "none"
+            raise InputError(f"rank {self.rank} is a worker; ranks that aggregate and call serve(): {those}")
+        self._driver.serve(self._aggregate)
+
+    @property
+    def _servers(self) -> range:
+        return range(self.size, self._driver.size)
 
     # -- collectives -----------------------------------------------------------------------------
 
@@ -100,12 +127,13 @@ class Communicator:
         self,
         x: Any,
         *,
-        algorithm: str = "auto",
+        algorithm: str | OmniReduce = "auto",
         op: str = "sum",
         name: str | None = None,
         nnz: int | None = None,
         precision: str | Precision | None = None,
         feedback: Feedback | None = None,
+        out: Any = None,
         timeout: float | None = None,
     ) -> Any:
         """Everybody's sum, mean (``op="avg"``), maximum or minimum, the same bits on every rank.
@@ -121,24 +149,31 @@ class Communicator:
         ``precision`` sends fewer bits: "float16", "bfloat16", or "qsgd2", "qsgd4", "qsgd8" (``QSGD``), which
         is right on average.  Every rank's values are rounded once, and in some algorithms the sums once more;
         sums are made in the dtype of ``x``.  ``feedback`` keeps what rounding left out, for the next call.
+
+        ``out`` is an array or a tensor like a dense ``x`` to which the result is written, and may be ``x``
+        itself; if the call fails, what is in it is undefined.
+
+        "omnireduce" takes a dense ``x`` by blocks: its rows if it has any, or 256 values.  An ``OmniReduce``
+        says what else it can do, such as another size of blocks.
         """
-        options = algorithm, op, name, nnz, precision, feedback
+        options = algorithm, op, name, nnz, precision, feedback, out
         return self._call(lambda: self._allreduce(x, *options), timeout)
 
     def iallreduce(
         self,
         x: Any,
         *,
-        algorithm: str = "auto",
+        algorithm: str | OmniReduce = "auto",
         op: str = "sum",
         name: str | None = None,
         nnz: int | None = None,
         precision: str | Precision | None = None,
         feedback: Feedback | None = None,
+        out: Any = None,
         timeout: float | None = None,
     ) -> Request:
         """``allreduce`` in the background; calls of one ``name`` follow one another, others overlap."""
-        options = algorithm, op, name, nnz, precision, feedback
+        options = algorithm, op, name, nnz, precision, feedback, out
         return self._icall(lambda: self._allreduce(x, *options), timeout)
 
     def allreduce_topk(
@@ -246,24 +281,29 @@ class Communicator:
     @classmethod
     def of(cls, driver: Driver, timeout: float) -> Communicator:
         """A communicator whose ranks all go by the figures that rank 0 has for a group like this."""
-        comm = cls(driver, timeout)
-        if comm.size == 1:
+        comm = cls(driver, timeout, driver.aggregators)
+        if driver.size == 1:
             return comm
-        hosts = comm.reduce(SparseVector(2**32, [host_number()], np.ones(1, np.int32)))
+        everybody = cls(driver, timeout)  # aggregators too, who code indices by these figures
+        hosts = everybody.reduce(comm._own_host())
         if comm.rank == 0:
             transport, network = driver.kind
             comm.fingerprint = Fingerprint.here(
                 transport, comm.size, hosts.nnz, network, kernels.active_isa()
             )
             comm._use(load(comm.fingerprint))
-        numbers = comm.broadcast(np.array(comm._calibration.to_numbers()))
+        numbers = everybody.broadcast(np.array(comm._calibration.to_numbers()))
         comm._use(Calibration.from_numbers(numbers))
-        comm.last = None  # these calls were not the caller's
         return comm
+
+    def _own_host(self) -> SparseVector:
+        """An entry for the host of a worker; figures are those of the network between workers."""
+        numbers = [] if self.is_aggregator else [host_number()]
+        return SparseVector(2**32, numbers, np.ones(len(numbers), np.int32))
 
     def _use(self, calibration: Calibration) -> None:
         self._calibration = calibration
-        self._chooser = Chooser(self.size, calibration.network)
+        self._chooser = Chooser(self.size, calibration.network, self.aggregators)
         self._driver.index_price = calibration.network.index_price
 
     @property
@@ -314,22 +354,27 @@ class Communicator:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Communicator(rank={self.rank}, size={self.size})"
+        aggregators = f", aggregators={self.aggregators}" if self.aggregators else ""
+        return f"Communicator(rank={self.rank}, size={self.size}{aggregators})"
 
     # -- what each collective does ---------------------------------------------------------------
 
     def _allreduce(
         self,
         x: Any,
-        algorithm: str,
+        algorithm: str | OmniReduce,
         op: str,
         name: str | None,
         nnz: int | None,
         precision: str | Precision | None,
         feedback: Feedback | None,
+        out: Any,
     ) -> _Plan:
         vector, restore = from_any(x)
+        omnireduce = algorithm if isinstance(algorithm, OmniReduce) else None
+        algorithm = algorithm if isinstance(algorithm, str) else "omnireduce"
         _check_choice("algorithm", algorithm, ("auto", *ALGORITHMS))
+        block = omnireduce.block if omnireduce else _own_block(algorithm, x, vector)
         reduction = _reduction(op, vector)
         _check_promise(nnz)
         sent_as = precision_of(precision, vector.dtype, op)
@@ -337,21 +382,30 @@ class Communicator:
         key = Key(name, vector.length, vector.dtype.itemsize, sent_as)
         chooser = self._chooser
 
-        def begin() -> _Begun:
-            chosen = chooser.known(key, nnz) if algorithm == "auto" else algorithm
-            given = vector if chosen and ALGORITHMS[chosen].dense else vector.smaller()
-            facts = vector.dtype.name, vector.length, 0, sent_as.name if sent_as else "exact"
-            call = Call("allreduce", chosen or "auto", op, *facts)
-            return _Begun(script(chosen, given), call, given)
+        memory = None
+        if out is not None:
+            memory, restore = into(out, vector)
 
-        def script(chosen: str | None, given: SparseVector) -> Steps[tuple[str, SparseVector]]:
-            if chosen is None:
-                chosen = yield from chooser.agree(key, self.rank, given)
-            run = ALGORITHMS[chosen].run
+        def begin() -> _Begun:
+            choice = chooser.known(key, nnz) if algorithm == "auto" else Choice(algorithm, block)
+            as_it_is = choice and (ALGORITHMS[choice.algorithm].dense or choice.algorithm == "omnireduce")
+            given = vector if as_it_is else vector.smaller()
+            facts = vector.dtype.name, vector.length, (choice and choice.block) or 0
+            precision_name = sent_as.name if sent_as else "exact"
+            call = Call("allreduce", choice.algorithm if choice else "auto", op, *facts, precision_name)
+            return _Begun(script(choice, given), call, given)
+
+        def script(choice: Choice | None, given: SparseVector) -> Steps[tuple[str, SparseVector]]:
+            if choice is None:
+                choice = yield from chooser.agree(key, self.rank, given)
+            run = ALGORITHMS[choice.algorithm].run
+            if choice.algorithm == "omnireduce":
+                options = omnireduce or OmniReduce(choice.block)
+                run = functools.partial(run, options=options, servers=self._servers or None, out=memory)
             if rounding is None:
-                return chosen, (yield from run(self.rank, self.size, given, reduction))
+                return choice.algorithm, (yield from run(self.rank, self.size, given, reduction))
             with rounding:
-                return chosen, (yield from run(self.rank, self.size, given, reduction, rounding))
+                return choice.algorithm, (yield from run(self.rank, self.size, given, reduction, rounding))
 
         def finish(outcome: tuple[str, SparseVector]) -> _Finished:
             chosen, total = outcome
@@ -360,6 +414,15 @@ class Communicator:
             return _Finished(restore(self._mean(op, total)), total.nnz, _density(total), chosen)
 
         return _Plan(begin, finish, key if algorithm == "auto" and name is not None else None)
+
+    def _aggregate(self, call: Call) -> Steps[None]:
+        """What a rank that only aggregates does in a call of the workers."""
+        is_known = call.operation == "allreduce" and call.algorithm in ("omnireduce", "auto")
+        if not is_known or call.op not in OPS or call.dtype == "none" or call.precision != "exact":
+            raise InputError(f"rank {self.rank} only aggregates, and cannot take part in {call}")
+        reduction = SUM if call.op == "avg" else REDUCTIONS[call.op]
+        facts = reduction, value_dtype(call.dtype), call.length
+        yield from aggregate(self.rank, self.size, self._servers, *facts)
 
     def _rounding(
         self, precision: Precision | None, algorithm: str, vector: SparseVector, feedback: Feedback | None
@@ -547,7 +610,9 @@ class Communicator:
     def _enter(self) -> None:
         """One thread at a time: with two, ranks would not agree on the order of calls."""
         if self._closed:
-            raise TransportError("this communicator was closed; sparsewire.init() makes a new one")
+            raise TransportError(CLOSED)
+        if self.is_aggregator:
+            raise InputError(f"rank {self.rank} only aggregates: it calls serve(), and no collectives")
         if not self._calling.acquire(blocking=False):
             error = self._refusal(
                 InputError(
@@ -665,6 +730,14 @@ def _reduction(op: str, vector: SparseVector) -> Reduction:
     if vector.dtype.kind == "i":
         raise InputError(f"the mean of {vector.dtype.name} values is no integer; use a float dtype")
     return SUM
+
+
+def _own_block(algorithm: str, x: Any, vector: SparseVector) -> int | None:
+    """By which blocks OmniReduce takes a dense vector, if nobody says: by its rows, if their length fits."""
+    if algorithm != "omnireduce" or not vector.is_dense:
+        return None
+    row = x.shape[-1] if len(getattr(x, "shape", ())) > 1 else 0
+    return int(row) if SHORTEST_ROW <= row <= LONGEST_ROW else BLOCK
 
 
 def _density(vector: SparseVector) -> float:

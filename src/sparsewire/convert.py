@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from sparsewire import kernels
 from sparsewire.errors import InputError
 from sparsewire.vector import Array, SparseVector, value_dtype
 
-__all__ = ["Restore", "from_any", "numpy_to_tensor", "tensor_to_numpy"]
+__all__ = ["Restore", "from_any", "into", "numpy_to_tensor", "tensor_to_numpy"]
 
 Restore: TypeAlias = Callable[[SparseVector], Any]
 
@@ -42,6 +43,38 @@ def from_any(x: Any) -> tuple[SparseVector, Restore]:
         f"{type(x).__name__} cannot be summed; give a numpy array, a torch tensor, a scipy.sparse matrix, "
         "a SparseVector or a tuple (length, indices, values)"
     )
+
+
+def into(out: Any, vector: SparseVector) -> tuple[Array, Restore]:
+    """The memory of ``out`` as a flat array, and the function that writes a result like ``vector`` there.
+
+    >>> flat, write = into(np.empty(2), SparseVector(2, [1], np.array([5.0])))
+    >>> write(SparseVector(2, [0], np.array([7.0])))
+    array([7., 0.])
+    """
+    is_tensor = type(out).__module__.partition(".")[0] == "torch"
+    if is_tensor and out.device.type != "cpu":
+        raise InputError(f"out is on {out.device}; results are written to memory of the CPU")
+    array = tensor_to_numpy(out.detach()) if is_tensor else out
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.writeable:
+        raise InputError(f"out is a {type(out).__name__}; give a contiguous array or tensor to write to")
+    if (array.size, array.dtype) != (vector.length, vector.dtype):
+        raise InputError(
+            f"out has {array.size:,} values of {array.dtype.name}, and the result {vector.length:,} of "
+            f"{vector.dtype.name}"
+        )
+    flat = array.reshape(-1)
+    if is_tensor and out.numel() and flat.ctypes.data != out.data_ptr():
+        raise InputError("out is not contiguous; give a tensor that is")
+
+    def write(result: SparseVector) -> Any:
+        if result.indices is not None:
+            kernels.spread(flat, result.indices, result.values)
+        elif result.values.ctypes.data != flat.ctypes.data:
+            flat[:] = result.values
+        return out
+
+    return flat, write
 
 
 def _to_numpy(x: Array) -> Restore:

@@ -4,6 +4,7 @@ One thread and one loop: every rank's output and every rank's death arrive throu
 lines are never garbled, nothing is lost at exit, and the first failure is known as the first.
 
     a rank fails           the others get SIGTERM, and SIGKILL after a grace
+    all workers have ended ranks that only aggregate have the grace to end too
     the launcher is ended  an exception (Ctrl-C too) leaves ``launch`` only after every rank is gone
     the launcher is killed the kernel kills the ranks (Linux: PR_SET_PDEATHSIG)
 """
@@ -38,6 +39,8 @@ RANK_DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 GRACE_S = 5.0  # between SIGTERM and SIGKILL: what mpiexec and torchrun users are used to (torchrun waits 30)
 POLL_S = 0.05  # how late a death is noticed where the kernel has no pidfd
 READ_BYTES = 1 << 16  # the capacity of a Linux pipe: one read empties it
+
+AGGREGATOR = [sys.executable, "-m", "sparsewire.cli", "serve"]
 
 # A process of its own that becomes the rank, because code between fork and exec (preexec_fn) may deadlock
 # when the launcher has threads.  1 is PR_SET_PDEATHSIG (<linux/prctl.h>), and it outlives exec.  The
@@ -87,6 +90,7 @@ def launch(
     command: Sequence[str],
     size: int,
     *,
+    aggregators: int = 0,
     master_addr: str = "127.0.0.1",
     namespaces: Sequence[str] = (),
     on_line: OnLine | None = None,
@@ -94,24 +98,27 @@ def launch(
 ) -> Outcome:
     """Run ``command`` once per rank and wait; see the module for how it ends.
 
-    With ``namespaces`` (one per rank) each rank runs inside its own network namespace.
+    Beyond these ranks there are ``aggregators`` more, which only aggregate.  With ``namespaces`` (one per
+    rank) each rank runs inside its own network namespace.
     """
-    if size < 1:
-        raise InputError(f"a job needs at least one rank, got {size}")
-    if namespaces and len(namespaces) != size:
-        raise InputError(f"{size} ranks need {size} namespaces, got {len(namespaces)}")
-    shared = _job_environment(size, master_addr)
-    places = [into_namespace(name) for name in namespaces] if namespaces else [[]] * size
+    if size < 1 or aggregators < 0:
+        raise InputError(f"a job needs at least one rank, got {size} and {aggregators} that only aggregate")
+    commands = [command] * size + [AGGREGATOR] * aggregators
+    if namespaces and len(namespaces) != len(commands):
+        raise InputError(f"{len(commands)} ranks need {len(commands)} namespaces, got {len(namespaces)}")
+    shared = _job_environment(size, aggregators, master_addr)
+    places = [into_namespace(name) for name in namespaces] if namespaces else [[]] * len(commands)
     processes = [
-        ([*place, *command], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank, place in enumerate(places)
+        ([*place, *words], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank, (place, words) in enumerate(zip(places, commands, strict=True))
     ]
-    return run_together(processes, on_line=on_line, grace_s=grace_s)
+    return run_together(processes, aggregators=aggregators, on_line=on_line, grace_s=grace_s)
 
 
 def run_together(
     processes: Sequence[tuple[Sequence[str], Mapping[str, str]]],
     *,
+    aggregators: int = 0,
     on_line: OnLine | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
@@ -120,7 +127,7 @@ def run_together(
     try:
         for number, (command, environment) in enumerate(processes):
             ranks.append(_start(number, command, environment))
-        return _watch(ranks, on_line or print_with_rank, grace_s)
+        return _watch(ranks, len(ranks) - aggregators, on_line or print_with_rank, grace_s)
     finally:
         _stop(ranks, grace_s)
         _close(ranks)
@@ -151,10 +158,11 @@ def free_port() -> int:
             return port
 
 
-def _job_environment(size: int, master_addr: str) -> dict[str, str]:
+def _job_environment(size: int, aggregators: int, master_addr: str) -> dict[str, str]:
     job = {
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
+        "SPARSEWIRE_AGGREGATORS": str(aggregators),
         "MASTER_ADDR": master_addr,
         "MASTER_PORT": str(free_port()),
         "SPARSEWIRE_SECRET": secrets.token_hex(32),
@@ -183,8 +191,12 @@ def _bound_to_launcher() -> list[str]:
     return [sys.executable, "-I", "-S", "-c", BIND_TO_LAUNCHER, str(os.getpid())]
 
 
-def _watch(ranks: Sequence[_Rank], on_line: OnLine, grace_s: float) -> Outcome:
-    """Pass lines on until all ranks are gone; stop the others at the first failure."""
+def _watch(ranks: Sequence[_Rank], workers: int, on_line: OnLine, grace_s: float) -> Outcome:
+    """Pass lines on until all ranks are gone; stop the others at the first failure.
+
+    Ranks from ``workers`` on wait for the others to leave, and some may never have met: a script need not
+    make a communicator.
+    """
     outcome = Outcome()
     alive = list(ranks)
     kill_at = float("inf")
@@ -199,10 +211,12 @@ def _watch(ranks: Sequence[_Rank], on_line: OnLine, grace_s: float) -> Outcome:
                 if rank.pidfd is not None:
                     selector.unregister(rank.pidfd)
                 code = rank.process.wait()
-                if code != 0 and outcome.rank is None:
+                if code != 0 and outcome.rank is None and time.monotonic() < kill_at:
                     outcome = _failure(rank.number, code)
                     _signal(alive, signal.SIGTERM)
                     kill_at = time.monotonic() + grace_s
+                elif all(other.number >= workers for other in alive):
+                    kill_at = min(kill_at, time.monotonic() + grace_s)
             if time.monotonic() > kill_at:
                 _signal(alive, signal.SIGKILL)
     for rank in ranks:

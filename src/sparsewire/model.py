@@ -103,7 +103,9 @@ class Shape:
     ``overlap`` says how the ranks' supports meet: "uniform" (independent, uniformly random), "identical"
     or "disjoint".  If the number of entries in the sum is known, ``union_nnz`` says it, and ``overlap`` does
     not matter.  ``skew`` is how many times its share the fullest of ``size`` even ranges has.
-    ``precision`` is how values travel, if they are rounded, and ``index_price`` is the network's.
+    ``precision`` is how values travel, if they are rounded, and ``index_price`` is the network's.  ``blocks``
+    is how many blocks of 256 positions have an entry, if that is known, and ``aggregators`` how many ranks
+    there are beside the others that do nothing but add up.
     """
 
     size: int
@@ -115,6 +117,8 @@ class Shape:
     skew: float = 1.0
     precision: Precision | None = None
     index_price: float = 0.0
+    blocks: int | None = None
+    aggregators: int = 0
 
     @property
     def index_bytes(self) -> int:

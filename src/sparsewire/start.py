@@ -16,6 +16,7 @@ from sparsewire.drivers._base import Driver
 from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.local import Alone
 from sparsewire.drivers.mesh import listen
+from sparsewire.drivers.server import check_aggregators
 from sparsewire.errors import InputError
 
 __all__ = ["init", "launched"]
@@ -26,7 +27,7 @@ _LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _inits = itertools.count()
 
 
-def init(*, comm: Any = None, timeout: float = 300.0) -> Communicator:
+def init(*, comm: Any = None, aggregators: int = 0, timeout: float = 300.0) -> Communicator:
     """The communicator of this process's job; a process that is alone is a group of one.
 
     ``comm`` is an mpi4py communicator to work on (on a duplicate, so its messages are the caller's alone).
@@ -35,35 +36,57 @@ def init(*, comm: Any = None, timeout: float = 300.0) -> Communicator:
     torchrun's store carries; or else by mpiexec or srun, and the ranks are MPI's.  ``timeout`` (seconds)
     holds for joining and is the default of every call.
 
+    The last ``aggregators`` of the job's ranks only aggregate: they call ``Communicator.serve``, and the
+    others are a group without them.  All ranks give the same.  ``sparsewire run --aggregators`` starts more
+    ranks for it, beyond WORLD_SIZE, and says so in SPARSEWIRE_AGGREGATORS; then scripts give none.
+
     >>> init()
     Communicator(rank=0, size=1)
     """
-    return Communicator.of(_driver(comm, timeout), timeout)
+    return Communicator.of(_driver(comm, aggregators, timeout), timeout)
 
 
-def _driver(comm: Any, timeout: float) -> Driver:
+def _driver(comm: Any, aggregators: int, timeout: float) -> Driver:
     if comm is not None:
-        return _mpi(comm)
+        return _mpi(comm, aggregators)
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
-        return _of_mpiexec()
-    rank, size = _integer("RANK"), _integer("WORLD_SIZE")
+        return _of_mpiexec(aggregators)
+    beyond = _aggregators_beyond(aggregators)
+    rank, size = _integer("RANK"), _integer("WORLD_SIZE") + beyond
     if not 0 <= rank < size:
-        raise InputError(f"RANK={rank} and WORLD_SIZE={size}: ranks are 0..WORLD_SIZE-1")
+        more = f" and SPARSEWIRE_AGGREGATORS={beyond} beyond" if beyond else ""
+        raise InputError(f"RANK={rank} and WORLD_SIZE={size - beyond}: ranks are 0..WORLD_SIZE-1{more}")
     if size == 1:
-        return Engine(0, 1, Alone())
+        return _alone(aggregators)
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         master, secret = _from_torchrun(rank, timeout)
     else:
         master, secret = (_text("MASTER_ADDR"), _integer("MASTER_PORT")), _secret()
-    return tcp.connect(rank, size, master, secret, timeout)
+    return tcp.connect(rank, size, master, secret, timeout, aggregators or beyond)
 
 
-def _of_mpiexec() -> Driver:
+def _aggregators_beyond(aggregators: int) -> int:
+    """How many ranks the launcher has started beyond WORLD_SIZE."""
+    beyond = _integer("SPARSEWIRE_AGGREGATORS") if os.environ.get("SPARSEWIRE_AGGREGATORS") else 0
+    if beyond and aggregators:
+        raise InputError(
+            f"the launcher has started {beyond} aggregators (SPARSEWIRE_AGGREGATORS), and init() asks for "
+            f"{aggregators} of the other ranks: leave out one of the two"
+        )
+    return beyond
+
+
+def _alone(aggregators: int) -> Driver:
+    check_aggregators(aggregators, 1)
+    return Engine(0, 1, Alone())
+
+
+def _of_mpiexec(aggregators: int) -> Driver:
     """The ranks of mpiexec or srun, if there are several."""
     said, count = launched()
     if count == 1:
-        return Engine(0, 1, Alone())
-    driver = _mpi(None)
+        return _alone(aggregators)
+    driver = _mpi(None, aggregators)
     if driver.size != count:
         raise InputError(
             f"{said}={count}, but MPI has {driver.size} rank: the launcher belongs to another MPI "
@@ -79,10 +102,10 @@ def launched() -> tuple[str, int]:
     return (said, _integer(said)) if said else ("", 1)
 
 
-def _mpi(comm: Any) -> Driver:
+def _mpi(comm: Any, aggregators: int) -> Driver:
     from sparsewire.drivers import mpi  # importing it starts MPI
 
-    return mpi.connect(comm)
+    return mpi.connect(comm, aggregators)
 
 
 def _from_torchrun(rank: int, timeout: float) -> tuple[tuple[str, int] | socket.socket, str]:

@@ -48,7 +48,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class RecvAny:
-    """The next payload from whichever of ``peers`` speaks first, as ``(rank, payload)``; of none: anybody's."""
+    """The next payload from whichever of ``peers``, or of all, speaks first, as ``(rank, payload)``."""
 
     peers: tuple[int, ...] = ()
 

@@ -109,6 +109,7 @@ ORACLES: dict[str, Callable[..., Array]] = {
     "allgather_sum": _reduced,
     "split_allgather": _reduced,
     "balanced": _reduced,
+    "omnireduce": _reduced,
     "sparse_ring": _reduced,
     "hybrid": _reduced,
     "dense_ring": _reduced,

@@ -230,6 +230,18 @@ class SparseVector:
         work.count(values=self.nnz)
         return kernels.histogram(self.values)
 
+    def count_blocks(self, block: int) -> int:
+        """How many blocks of so many positions have an entry, or a value that is not zero.
+
+        >>> SparseVector(8, [1, 2, 5], np.ones(3)).count_blocks(2)
+        3
+        """
+        work.count(values=self.nnz)
+        if self.indices is None:
+            return len(kernels.nonzero_blocks(self.values, block))
+        number = self.indices // block
+        return int(np.count_nonzero(number[1:] != number[:-1])) + bool(self.nnz)
+
     def whole(self) -> SparseVector:
         """The entries as a vector without a range of its own."""
         return SparseVector.piece(self.length, 0, self.length, self.indices, self.values)

@@ -102,6 +102,7 @@ class Call:
             f"precision={self.precision}" if self.precision != "exact" else "",
             f"root={self.root}" if self.operation in ("broadcast", "reduce") else "",
             f"regions={self.root:08x}" if self.operation == "allreduce_topk" else "",
+            f"block={self.root}" if self.operation == "allreduce" and self.root else "",
         ]
         return f"{self.operation}({', '.join(filter(None, facts))})"
 

@@ -158,7 +158,7 @@ def test_what_cannot_hide_behind_the_transfer_of_other_segments_is_paid_for(name
 @each_network
 @pytest.mark.parametrize("every", [1, 3, 4])
 @pytest.mark.parametrize("size", POWERS_OF_TWO)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS} - {"omnireduce"}))  # there, entries stay entries
 def test_cost_of_identical_supports_that_turn_dense_and_back_is_exact(name, size, every, network):
     # size times a third or a fourth would need more room than the vector, their union does not
     length = 48 * size

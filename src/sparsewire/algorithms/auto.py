@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 from sparsewire.algorithms.agreement import largest
+from sparsewire.algorithms.omnireduce import BLOCK, OmniReduce, best_block
 from sparsewire.algorithms.table import ALGORITHMS, suited
 from sparsewire.model import Network, Shape
 from sparsewire.steps import Steps
@@ -34,17 +35,21 @@ def cheapest(network: Network, shape: Shape) -> str:
     return next((name for name in equal if able[name].dense), equal[0])
 
 
-def fullness(vec: SparseVector, size: int) -> tuple[int, int]:
-    """How many entries there are, and how many in the fullest of ``size`` even ranges."""
-    return vec.nnz, max(piece.nnz for piece in vec.cut(size))
+def fullness(vec: SparseVector, size: int) -> tuple[int, int, int]:
+    """How many entries there are, how many in the fullest of ``size`` even ranges, and in how many blocks."""
+    return vec.nnz, max(piece.nnz for piece in vec.cut(size)), vec.count_blocks(BLOCK)
 
 
 def auto(
     rank: int, size: int, vec: SparseVector, op: Reduction = SUM, network: Network = ORDINARY
 ) -> Steps[tuple[str, SparseVector]]:
     """The sum, and the name of the algorithm that made it."""
-    nnz, fullest = yield from largest(rank, size, fullness(vec, size))
+    nnz, fullest, blocks = yield from largest(rank, size, fullness(vec, size))
     skew = max(1.0, fullest * size / nnz) if nnz else 1.0
-    shape = Shape(size, vec.length, int(nnz), vec.dtype.itemsize, skew=skew, index_price=network.index_price)
+    price, value_bytes = network.index_price, vec.dtype.itemsize
+    shape = Shape(size, vec.length, int(nnz), value_bytes, skew=skew, index_price=price, blocks=int(blocks))
     name = cheapest(network, shape)
-    return name, (yield from ALGORITHMS[name].run(rank, size, vec, op))
+    run = ALGORITHMS[name].run
+    if name == "omnireduce":
+        run = functools.partial(run, options=OmniReduce(best_block(network, shape)))
+    return name, (yield from run(rank, size, vec, op))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from sparsewire.errors import SparsewireError
 from sparsewire.steps import Recv, RecvAny, Send, Steps
@@ -18,6 +18,7 @@ __all__ = [
     "Driver",
     "Execution",
     "Outgoing",
+    "ServingDriver",
     "Started",
     "Traffic",
     "Transport",
@@ -54,6 +55,7 @@ class Driver(Protocol):
 
     rank: int
     size: int
+    aggregators: int  # how many of the ranks, the last ones, only aggregate
     index_price: float  # how many bytes coding an index has to save; see ``support``
 
     def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
@@ -97,6 +99,14 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """Let go of every resource; may be called twice."""
+
+
+@runtime_checkable
+class ServingDriver(Driver, Protocol):
+    """The driver of a rank that only aggregates."""
+
+    def serve(self, script_of: Callable[[Call], Steps[None]]) -> None:
+        """Run this script in every collective that speaks to this rank, until all workers have left."""
 
 
 class Started(Protocol[T_co]):

@@ -10,9 +10,10 @@ collective fails alone, unless the transport broke: then all in flight fail.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
@@ -28,7 +29,7 @@ from sparsewire.errors import (
 from sparsewire.steps import Send, Steps
 from sparsewire.wire import Abort, Call, Envelope, Message
 
-__all__ = ["Collective", "Engine"]
+__all__ = ["Collective", "Engine", "as_told"]
 
 T = TypeVar("T")
 
@@ -43,12 +44,14 @@ class Collective(Generic[T]):
         self,
         number: int,
         call: bytes,
+        caller: int,
         script: Steps[T],
         timeout: float,
         on_end: Callable[[Collective[Any]], None],
     ) -> None:
         self.number = number
         self.call = call
+        self.caller = caller  # the rank whose call that is
         self.execution = Execution(script)
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
@@ -82,9 +85,10 @@ class Collective(Generic[T]):
 class Engine:
     """One rank of a group; see ``Driver``."""
 
-    def __init__(self, rank: int, size: int, transport: Transport) -> None:
+    def __init__(self, rank: int, size: int, transport: Transport, aggregators: int = 0) -> None:
         self.rank = rank
         self.size = size
+        self.aggregators = aggregators
         self.transport = transport
         self.index_price = 0.0
         self._number = -1  # of the last collective that was started
@@ -94,6 +98,7 @@ class Engine:
         self._abandoned: set[int] = set()  # collectives that failed, as far as this rank knows
         self._late: SparsewireError | None = None  # one of them, not raised here yet
         self._reports: dict[int, set[int]] = {}  # rank whose time ran out -> whom it was waiting for
+        self._heard = False  # has a message come that no step has seen?
         self._broken: SparsewireError | None = None
         transport.attach(self._arrived, self._break_down)
 
@@ -103,7 +108,7 @@ class Engine:
             while not collective.ended:
                 self.progress(collective.timeout)
         except BaseException as error:  # such as Ctrl-C
-            self._break_down(_as_told(self.rank, error))
+            self._break_down(as_told(self.rank, error))
             self._step_all()
             raise
         return collective.outcome()
@@ -127,7 +132,7 @@ class Engine:
     ) -> Collective[T]:
         number = self.reserve() if number is None else number
         self._reserved.discard(number)
-        collective = Collective(number, call.pack(), script, timeout, on_end)
+        collective = Collective(number, call.pack(), self.rank, script, timeout, on_end)
         self._flight[number] = collective
         for source, message in self._early.pop(number, []):
             self._arrived(source, message)
@@ -172,9 +177,12 @@ class Engine:
     # -- one collective --------------------------------------------------------------------------
 
     def _step_all(self) -> None:
-        for collective in [*self._flight.values()]:
-            if not collective.ended:  # it may have fallen with another
-                self._step(collective)
+        self._heard = True
+        while self._heard:  # again, if messages came while others were told of a failure
+            self._heard = False
+            for collective in [*self._flight.values()]:
+                if not collective.ended:  # it may have fallen with another
+                    self._step(collective)
 
     def _step(self, collective: Collective[Any]) -> None:
         """Go on as far as possible without waiting."""
@@ -188,7 +196,7 @@ class Engine:
         except SparsewireError as error:
             self._fail(collective, error, error)
         except Exception as error:  # the script's own
-            self._fail(collective, error, _as_told(self.rank, error))
+            self._fail(collective, error, as_told(self.rank, error))
 
     def _advance(self, collective: Collective[Any]) -> None:
         execution, rounds = collective.execution, collective.execution.rounds
@@ -219,7 +227,8 @@ class Engine:
             return
         self._listen(collective)  # did it leave because of a failure that we are about to be told of?
         peer = min(awaited & self.transport.lost.keys())
-        raise PeerLostError(f"rank {peer} is gone: {self.transport.lost[peer]} (noticed by rank {self.rank})")
+        how = f"{self.transport.lost[peer]} (noticed by rank {self.rank})"
+        raise PeerLostError(f"rank {peer} is gone: {how}{self._roles([peer])}")
 
     def _check_time(self, collective: Collective[Any]) -> None:
         """When time is up, blame those who are waited for and do not say themselves that they are waiting."""
@@ -230,9 +239,16 @@ class Engine:
         self._notify(Envelope(collective.number, collective.call), waiting)
         self._listen(collective)
         accused = awaited.union(*self._reports.values()) - {self.rank, *self._reports}
-        late = ", ".join(str(peer) for peer in sorted(accused or awaited))
-        what, hint = Call.unpack(collective.call), self.transport.hint()
-        raise CollectiveTimeout(f"rank {late} did not arrive within {collective.timeout:g} s in {what}{hint}")
+        late = sorted(accused or awaited)
+        names = ", ".join(str(peer) for peer in late)
+        limit = f"within {collective.timeout:g} s" if collective.timeout < math.inf else "in time"
+        what, more = Call.unpack(collective.call), self._roles(late) + self.transport.hint()
+        raise CollectiveTimeout(f"rank {names} did not arrive {limit} in {what}{more}")
+
+    def _roles(self, peers: Iterable[int]) -> str:
+        """What to add to a message that names these ranks."""
+        workers = self.size - self.aggregators
+        return "".join(f"; rank {peer} is an aggregator" for peer in peers if peer >= workers)
 
     # -- failure ---------------------------------------------------------------------------------
 
@@ -301,6 +317,7 @@ class Engine:
         """Sort a message by collective; what disagrees with this rank's call ends the call."""
         (number, call), payload, nbytes = message
         collective = self._flight.get(number)
+        self._heard = True
         if isinstance(payload, Abort):
             self._aborted(source, message, payload)
         elif self._is_to_come(number):
@@ -309,7 +326,7 @@ class Engine:
             what = f"rank {source} called {Call.unpack(call)}, and rank {self.rank} something else"
             self._fail_late(number, CallMismatchError(what))
         elif call != collective.call:
-            collective.fail(self._mismatch(collective.call, source, call))
+            collective.fail(_mismatch((collective.caller, collective.call), (source, call)))
         else:
             collective.traffic.messages_received += 1
             collective.traffic.bytes_received += nbytes
@@ -332,12 +349,14 @@ class Engine:
     def _is_to_come(self, number: int) -> bool:
         return number > self._number or number in self._reserved
 
-    def _mismatch(self, mine: bytes, source: int, theirs: bytes) -> CallMismatchError:
-        """Both calls, the lower rank's first: every rank says the same."""
-        calls = sorted([(self.rank, Call.unpack(mine)), (source, Call.unpack(theirs))], key=lambda c: c[0])
-        return CallMismatchError(", but ".join(f"rank {rank} called {what}" for rank, what in calls))
+
+def _mismatch(*calls: tuple[int, bytes]) -> CallMismatchError:
+    """Both calls, the lower rank's first: every rank says the same."""
+    return CallMismatchError(
+        ", but ".join(f"rank {rank} called {Call.unpack(call)}" for rank, call in sorted(calls))
+    )
 
 
-def _as_told(rank: int, error: BaseException) -> TransportError:
+def as_told(rank: int, error: BaseException) -> TransportError:
     """What others hear of an error that is none of ours."""
     return TransportError(f"rank {rank} failed with {type(error).__name__}: {error}")

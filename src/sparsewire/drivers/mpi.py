@@ -17,12 +17,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from sparsewire import memory, wire
 from sparsewire.drivers.engine import Engine
+from sparsewire.drivers.server import check_aggregators, check_agreement, engine_at
 from sparsewire.errors import InputError, MissingExtraError, SparsewireError, TransportError
 from sparsewire.wire import Message
 
@@ -44,10 +46,18 @@ _tags = 0  # the next one to use, as far as this process knows
 _open: weakref.WeakSet[MpiTransport] = weakref.WeakSet()
 
 
-def connect(comm: MPI.Intracomm | None = None) -> Engine:
-    """This rank of ``comm``, by default of all that mpiexec started."""
+def connect(comm: MPI.Intracomm | None = None, aggregators: int = 0) -> Engine:
+    """This rank of ``comm``, by default of all that mpiexec started.
+
+    The last ``aggregators`` of the ranks only aggregate; if ranks differ about how many, all raise
+    CallMismatchError.
+    """
     comm = MPI.COMM_WORLD if comm is None else _checked(comm)
-    return Engine(comm.rank, comm.size, MpiTransport(comm.Dup()))
+    check_agreement(comm.allgather(aggregators))
+    check_aggregators(aggregators, comm.size)
+    workers, others = range(comm.size - aggregators), range(comm.size - aggregators, comm.size)
+    partners = others if comm.rank in workers else workers
+    return engine_at(comm.rank, comm.size, MpiTransport(comm.Dup(), partners), aggregators)
 
 
 def _checked(comm: Any) -> MPI.Intracomm:
@@ -68,12 +78,16 @@ def _leave() -> None:
 
 
 class MpiTransport:
-    """One rank's messages over a communicator that belongs to it alone."""
+    """One rank's messages over a communicator that belongs to it alone.
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.lost: dict[int, str] = {}  # MPI ends the whole job when a rank dies
+    It tells its ``partners`` when it leaves, by an empty message.  Of others nobody hears that they are gone;
+    when a rank dies, MPI ends the whole job.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, partners: Sequence[int] = ()) -> None:
+        self.lost: dict[int, str] = {}
         self.kind = ("mpi", MPI.Get_library_version().split("\n")[0])
-        self._comm = comm
+        self._comm, self._partners = comm, partners
         self._tag = _new_tag(comm)
         comm.Set_errhandler(MPI.ERRORS_RETURN)  # so that they become exceptions
         self._outgoing: list[Outgoing] = []
@@ -126,10 +140,10 @@ class MpiTransport:
         self._woken = True
 
     def reachable(self, peer: int) -> bool:
-        return True
+        return peer not in self.lost
 
     def watch(self, peer: int) -> None:
-        """The launcher does."""
+        """The launcher does, and partners tell."""
 
     def hint(self) -> str:
         return ""
@@ -153,6 +167,8 @@ class MpiTransport:
         if self._closed or MPI.Is_finalized():
             return
         self._closed = True
+        with suppress(TransportError):
+            self.post([peer for peer in self._partners if peer not in self.lost], [])
         end = time.monotonic() + FAREWELL_S
         while self._outgoing and time.monotonic() < end:
             self._complete_sends()
@@ -184,6 +200,9 @@ class MpiTransport:
         while self._incoming and self._incoming[0].test():
             incoming = self._incoming.popleft()
             happened = True
+            if not len(incoming.data):
+                self.lost[incoming.source] = "it closed the communicator"
+                continue
             try:
                 message = wire.decode(incoming.data)
             except SparsewireError as error:

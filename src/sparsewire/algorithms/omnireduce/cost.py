@@ -1,0 +1,119 @@
+"""What OmniReduce costs: colocated, and with aggregators of their own (``Shape.aggregators``).
+
+In units of what a dense vector takes on a link, with D and U the densities of a vector and of the sum:
+colocated (P-1)/P (D + U), because each rank sends its own and its share of the sums; dedicated max(U, P U / A),
+because the two directions are used by different messages.  Beside them, messages and computing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from sparsewire.algorithms.omnireduce.pairs import Stripes
+from sparsewire.algorithms.omnireduce.script import OmniReduce
+from sparsewire.model import HEADER_BYTES, Cost, Network, Shape
+from sparsewire.work import Work
+
+__all__ = ["BLOCK", "best_block", "cost"]
+
+BLOCK = 256  # positions of a block where nothing says what would be better: a kilobyte of float32
+MESSAGE_BYTES = HEADER_BYTES + 24  # of a message's first part
+NUMBERS_BYTES = 12  # of a block: column, current, next
+
+
+class Flow(NamedTuple):
+    """What goes from a worker to an aggregator, or back."""
+
+    messages: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, messages: int, body_bytes: int) -> Flow:
+        """So many messages with this in each."""
+        return cls(messages, messages * (MESSAGE_BYTES + body_bytes))
+
+    def times(self, times: int) -> Flow:
+        return Flow(times * self.messages, times * self.nbytes)
+
+
+def cost(network: Network, shape: Shape) -> Cost:
+    block = best_block(network, shape)
+    return _pairs(network, shape) if block is None else _blocks(network, shape)
+
+
+def best_block(network: Network, shape: Shape) -> int | None:
+    """The size of blocks, or None where entries are better one by one."""
+    if shape.blocks is None or _pairs(network, shape).seconds <= _blocks(network, shape).seconds:
+        return None
+    return BLOCK
+
+
+def _pairs(network: Network, shape: Shape) -> Cost:
+    servers = shape.aggregators or shape.size
+    span = Stripes(shape.length, servers).share
+    width = OmniReduce().terms(shape.length, shape.value_bytes, servers).width
+    share, owned = shape.nnz / servers, shape.union(shape.size) / servers
+    pieces = max(1, math.ceil(share / width))
+    # A sum reaches as far as the shortest of everybody's pieces; if those are alike, that is one each.
+    sums = pieces if pieces == 1 else round(pieces * max(1, min(shape.size, owned / share)))
+    return _streamed(
+        network,
+        shape,
+        Flow.of(pieces, shape.frame_bytes(share / pieces, span / pieces)),
+        Flow.of(sums, shape.frame_bytes(owned / sums, span / sums)),
+        before=Work(values=2 * shape.nnz),
+        adding=shape.merging([share] * shape.size, owned, span),
+        after=Work(values=2 * shape.union(shape.size)),
+    )
+
+
+def _blocks(network: Network, shape: Shape) -> Cost:
+    assert shape.blocks is not None
+    servers = shape.aggregators or shape.size
+    width = OmniReduce(BLOCK).terms(shape.length, shape.value_bytes, servers).width
+    every = -(-shape.length // BLOCK)
+    in_blocks = replace(shape, length=every, nnz=min(shape.blocks, every), union_nnz=None)
+    share, owned = in_blocks.nnz / servers, in_blocks.union(shape.size) / servers
+    row = BLOCK * shape.value_bytes + NUMBERS_BYTES
+    flows = [
+        Flow.of(count := max(1, math.ceil(blocks / width)), round(blocks / count * row) + HEADER_BYTES)
+        for blocks in (share, owned)
+    ]
+    return _streamed(
+        network,
+        shape,
+        *flows,
+        before=Work(values=shape.length + BLOCK * in_blocks.nnz),
+        adding=Work(values=BLOCK * share * (shape.size - 1)),
+        after=Work(values=shape.length + BLOCK * owned * servers),
+    )
+
+
+def _streamed(
+    network: Network, shape: Shape, up: Flow, down: Flow, *, before: Work, adding: Work, after: Work
+) -> Cost:
+    """Contributions and sums on their way at once, as soon as there are several messages of each."""
+    others = shape.size - 1
+    if shape.aggregators:
+        way_up = [up.times(shape.aggregators), up.times(shape.size)]  # from a worker, and to an aggregator
+        way_down = [down.times(shape.size), down.times(shape.aggregators)]
+        sent = max(way_up[0], way_down[0])
+        phases = [max(network.seconds(*flow) for flow in way) for way in (way_up, way_down)]
+        moving = network.pipelined(max(phases), min(phases), min(up.messages, down.messages))
+    elif not others:
+        return Cost(network.computing(before) + network.computing(after), 0, 0, 0)
+    else:
+        sent = Flow(up.messages + down.messages, up.nbytes + down.nbytes).times(others)
+        moving = network.seconds(*sent)
+    computing = [network.computing(work) for work in (before, adding, after)]
+    return Cost(
+        seconds=computing[0]
+        + 2 * network.latency
+        + network.pipelined(moving, computing[1], min(up.messages, down.messages))
+        + computing[2],
+        rounds=1 + others * (up.messages + down.messages),
+        messages=sent.messages,
+        bytes_sent=sent.nbytes,
+    )

@@ -1,0 +1,45 @@
+"""Cards dealt around a table in turns, each turn beginning at another hand.
+
+What lies side by side falls to different hands, so a hot region of a vector is everybody's; and because turns
+begin anywhere, so is what lies at regular distances.  Every hand gets one card of each whole turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Deal"]
+
+Integers = npt.NDArray[np.int64]
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Fibonacci hashing (Knuth, TAOCP 6.4)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """So many hands.
+
+    >>> hand, turn = Deal(3).of(np.arange(6))
+    >>> hand, turn
+    (array([0, 1, 2, 1, 2, 0]), array([0, 0, 0, 1, 1, 1]))
+    >>> Deal(3).card(hand, turn)
+    array([0, 1, 2, 3, 4, 5])
+    """
+
+    hands: int
+
+    def of(self, cards: npt.NDArray[Any]) -> tuple[Integers, Integers]:
+        """Which hand gets each card, and in which turn."""
+        turn, seat = np.divmod(cards.astype(np.int64, copy=False), self.hands)
+        return (seat + self._first(turn)) % self.hands, turn
+
+    def card(self, hand: Integers | int, turn: Integers) -> Integers:
+        """The card that a hand gets in a turn."""
+        return turn * self.hands + (hand - self._first(turn)) % self.hands
+
+    def _first(self, turn: Integers) -> Integers:
+        return ((turn.astype(np.uint64) * GOLDEN) >> np.uint64(33)).astype(np.int64) % self.hands
