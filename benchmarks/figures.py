@@ -21,6 +21,8 @@ COLUMNS = {
     "against `mpi-dense`": lambda row: _times(row["speedup_vs_mpi_dense"]),
     "sent by a rank": lambda row: f"{row['bytes_sent_max'] / 1e6:.3g} MB" if row["bytes_sent_max"] else "",
     "x wire limit": lambda row: _ratio(row["seconds_median"], row["wire_limit_seconds"]),
+    "x model": lambda row: _ratio(row["seconds_median"], row.get("model_seconds")),
+    "x touched bytes": lambda row: _ratio(row.get("times_touched_bytes"), 1),
 }
 SIMULATED = {
     "p4-d0.01-1gbit.json": "four ranks, 1%",
@@ -51,6 +53,15 @@ TRAINED = {
     "in dense's": lambda row: f"{row['loss_vs_dense']:.3f}" if row["loss_vs_dense"] else "",
     "distance to float64": lambda row: _distance(row["distance_to_float64"]),
 }
+BLOCKS = {
+    "omnireduce-1gbit.json": "OmniReduce, blocks of 256, four ranks, 1 Gbit/s",
+    "omnireduce-p8-1gbit.json": "OmniReduce, blocks of 256, eight ranks, 1 Gbit/s",
+    "omnireduce-identical-1gbit.json": "OmniReduce, the same blocks on all of four ranks, 1 Gbit/s",
+}
+TRACES = {
+    "omnireduce-trace-p4-1gbit.json": "Embedding rows of a real text, four ranks, 1 Gbit/s",
+    "omnireduce-trace-p8-1gbit.json": "Embedding rows of a real text, eight ranks, 1 Gbit/s",
+}
 LEFT_OUT = ("auto", "mpi-same-bytes", "barrier")  # the first is one of the others, the last two are no sums
 
 
@@ -60,11 +71,13 @@ def render(page):
     precision = [_precision(name, title) for name, title in PRECISION.items()]
     steps = [_step(name, title) for name, title in STEPS.items()]
     training = [_training(name, title) for name, title in TRAINING.items()]
+    blocks = [_sweep(name, title) for name, title in BLOCKS.items()]
+    traces = [_table(name, title) for name, title in TRACES.items()]
     if page == "README.md":
-        shown = [tables[0], *training[:2], precision[0], *steps, _grid()]
+        shown = [tables[0], *training[:2], blocks[0], precision[0], *steps, _grid()]
     else:
         more = [_words(), _convergence(), _coding(), _rounding(), _grid(), _overlap(), _simulated()]
-        shown = [*tables, *training, *precision, *steps, *more]
+        shown = [*tables, *blocks, *traces, *training, *precision, *steps, *more]
     return "\n".join(shown).replace("](benchmarks/", f"]({PAGES[page]}")
 
 
@@ -76,6 +89,28 @@ def _table(name, title):
     columns = [column for column, cell in COLUMNS.items() if any(map(cell, shown))]
     lines = [[f"{title} ([data](benchmarks/{name}))", *columns], ["---", *["---:"] * len(columns)]]
     lines += [[f"`{row['algorithm']}`", *(COLUMNS[column](row) for column in columns)] for row in shown]
+    return _lines(lines)
+
+
+def _sweep(name, title):
+    """A row for each density: times, and how they compare with `gloo-dense` and with the model."""
+    of_densities = {}
+    for row in _rows(name):
+        of_densities.setdefault(row["density_in"], {})[row["algorithm"]] = row
+    picture = name.replace(".json", ".png")
+    files = f"[data](benchmarks/{name})"
+    if (HERE / picture).exists():
+        files += f", [picture](benchmarks/{picture})"
+    everybody = sorted(next(iter(of_densities.values())))
+    ours = [who for who in everybody if who.startswith("omnireduce")]
+    head = [f"{title} ({files}): blocks that are not zero", *(f"`{who}`" for who in everybody)]
+    head += [*(f"`{who}` against `gloo-dense`" for who in ours), *(f"`{who}` x model" for who in ours)]
+    lines = [head, ["---:"] * len(head)]
+    for density, rows in sorted(of_densities.items()):
+        cells = [f"{rows[who]['seconds_median'] * 1e3:,.1f} ms" for who in everybody]
+        cells += [_times(rows[who]["speedup_vs_gloo_dense"]) for who in ours]
+        cells += [_ratio(rows[who]["seconds_median"], rows[who]["model_seconds"]) for who in ours]
+        lines.append([f"{density:.2g}", *cells])
     return _lines(lines)
 
 
@@ -242,7 +277,7 @@ def _distance(norm):
 
 
 def _ratio(time, limit):
-    return f"{time / limit:.2f}" if limit else ""
+    return f"{time / limit:.2f}" if time and limit else ""
 
 
 if __name__ == "__main__":

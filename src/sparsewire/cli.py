@@ -1,4 +1,4 @@
-"""The command line: ``sparsewire run | bench | simulate | tune | demo | doctor``.
+"""The command line: ``sparsewire run | serve | bench | simulate | tune | demo | doctor``.
 
 Commands import what they need when they are called, so that ``--help`` answers at once.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 Number = TypeVar("Number", int, float)
+
+LONGEST_PREPARATION_S = 7 * 24 * 3600.0  # of workers before they join, who have time-outs of their own
 
 app = typer.Typer(
     name="sparsewire",
@@ -41,7 +43,13 @@ Ranks = Annotated[int, typer.Option("-n", "--ranks", min=1, help="Number of rank
 Size = Annotated[str, typer.Option(help="Length of the vector: 16M is 16 * 2^20, k is 2^10, G is 2^30.")]
 Density = Annotated[float, typer.Option(help="Share of each rank's entries that are not zero.")]
 Algorithms = Annotated[str, typer.Option(help="Names, separated by commas, or 'all'.")]
-Distribution = Annotated[str, typer.Option(help="uniform, zipf, rows, identical or disjoint.")]
+Distribution = Annotated[
+    str,
+    typer.Option(
+        help="uniform, zipf, rows, identical or disjoint; in whole blocks: blocks:256, blocks:256,identical, "
+        "blocks:256,disjoint, rows:64,zipf or trace:FILE, which has a size and a density of its own."
+    ),
+]
 Precisions = Annotated[
     str,
     typer.Option(
@@ -83,14 +91,18 @@ def run(
     ranks: Ranks,
     arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the script.")] = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module.")] = False,
+    aggregators: Annotated[
+        int, typer.Option(min=0, help="More ranks, which only aggregate for omnireduce.")
+    ] = 0,
 ) -> None:
     """Run a script as local ranks; all stop if one dies, and its exit code is the result."""
     from sparsewire.launch import launch
 
     if not module and not Path(script).exists():
         raise InputError(f"there is no script {script!r}")
+    command = [sys.executable, *(["-m"] if module else []), script, *(arguments or [])]
     try:
-        outcome = launch([sys.executable, *(["-m"] if module else []), script, *(arguments or [])], ranks)
+        outcome = launch(command, ranks, aggregators=aggregators)
     except BrokenPipeError:  # whoever read our output has seen enough, as in `sparsewire run ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
         raise typer.Exit(128 + signal.SIGPIPE) from None
@@ -99,49 +111,97 @@ def run(
     raise typer.Exit(outcome.code)
 
 
+@app.command()
+def serve() -> None:
+    """Only aggregate, for a job's workers, until they have left; `run --aggregators` starts this."""
+    import sparsewire
+
+    with sparsewire.init(timeout=LONGEST_PREPARATION_S) as comm:
+        comm.serve()
+
+
 @bench.command("allreduce")
 def bench_allreduce(
+    context: typer.Context,
     ranks: Ranks = 4,
     size: Size = "16M",
-    density: Density = 0.01,
+    density: Annotated[
+        str, typer.Option(help="Share of each rank's entries that are not zero; several: 0.01,0.1.")
+    ] = "0.01",
     algorithms: Algorithms = "all",
     precision: Precisions = "exact",
     driver: Annotated[str, typer.Option(help="tcp, mpi: real processes. local: one process.")] = "tcp",
     network: NetworkRate = None,
+    aggregators: Annotated[
+        int, typer.Option(min=0, help="Further ranks, for omnireduce-dedicated (tcp only).")
+    ] = 0,
     json: Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw times against density into this file (.png, .svg).")
+    ] = None,
+    peers: Annotated[str, typer.Option(help="Names, separated by commas, or 'all' of the driver.")] = "all",
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave out gloo (tcp) and MPI (mpi).")] = False,
     distribution: Distribution = "uniform",
     dtype: Dtype = "float32",
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Of every row; default: as many as fit in --seconds.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring each density.")] = 20.0,
     seed: Seed = 0,
 ) -> None:
     """Every algorithm against dense, and against gloo or MPI, in one run, each result checked."""
     from dataclasses import asdict
 
     from sparsewire.bench import report
-    from sparsewire.bench.cases import Case, parse_size
-    from sparsewire.bench.contenders import choose_algorithms, choose_precisions
+    from sparsewire.bench.contenders import choose_algorithms, choose_peers, choose_precisions
+    from sparsewire.bench.plot import plot_allreduce, require_matplotlib
     from sparsewire.bench.progress import progress
-    from sparsewire.bench.session import Options, run_allreduce
+    from sparsewire.bench.session import Options, run_sweep
 
-    case = Case(ranks, parse_size(size), density, dtype, distribution, seed)
-    names = tuple(choose_algorithms(algorithms, driver))
+    if plot:
+        require_matplotlib()
+    densities = [_number(float, word) for word in density.split(",")]
+    cases = _cases(context, ranks, size, densities, dtype, distribution, seed)
+    names = tuple(choose_algorithms(algorithms, driver, aggregators))
     precisions = tuple(choose_precisions(precision, dtype))
-    options = Options(names, precisions, driver, network, not no_peers, iterations, seconds)
+    beside = () if no_peers else choose_peers(peers, driver)
+    options = Options(names, precisions, driver, network, beside, iterations, seconds, aggregators)
     with progress("bench allreduce") as tell:
-        result = run_allreduce(case, options, tell)
-    report.print_allreduce(report.wide_console(), case, result.rows, result.skipped)
+        results = run_sweep(cases, options, tell)
+    for case, result in zip(cases, results, strict=True):
+        report.print_allreduce(report.wide_console(), case, result.rows, result.skipped)
+    rows = [row for result in results for row in result.rows]
     if json:
-        command = ["sparsewire", "bench", "allreduce", *_case_words(case, size), "--algorithms", algorithms]
-        command += ["--precision", precision]
-        command += [*_wire_words(driver, network), *(["--no-peers"] if no_peers else [])]
+        command = ["sparsewire", "bench", "allreduce", *_case_words(cases[0], size, density)]
+        command += ["--algorithms", algorithms, "--precision", precision]
+        command += [*_wire_words(driver, network), *(["--no-peers"] if no_peers else ["--peers", peers])]
+        command += ["--aggregators", str(aggregators)] if aggregators else []
         command += ["--seconds", f"{seconds:g}"]
         command += ["--iterations", str(iterations)] if iterations else []
-        report.write_json(json, command, [asdict(row) for row in result.rows], skipped=result.skipped)
-    raise typer.Exit(1 if any(row.wrong for row in result.rows) else 0)
+        report.write_json(json, command, [asdict(row) for row in rows], skipped=results[0].skipped)
+    if plot:
+        plot_allreduce(rows, plot)
+    raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
+
+
+@bench.command("trace")
+def bench_trace(
+    file: Annotated[Path, typer.Argument(help="Where to write it, an .npz file.", show_default=False)],
+    ranks: Ranks = 8,
+    row: Annotated[int, typer.Option(min=1, help="Positions of a row of the table.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Words of a rank and step.")] = 2048,
+    steps: Annotated[int, typer.Option(min=1, help="To record.")] = 8,
+    data: Annotated[
+        Path | None, typer.Option(help="A text, instead of the standard library's source.")
+    ] = None,
+) -> None:
+    """Record which rows of an embedding table a text touches, for --distribution trace:FILE."""
+    from sparsewire.bench import report
+    from sparsewire.bench.trace import record_trace, write_trace
+
+    trace = record_trace(file, ranks, row, batch, steps, data)
+    write_trace(trace)
+    report.print_trace(report.wide_console(), trace)
 
 
 @bench.command("grid")
@@ -223,7 +283,8 @@ def bench_overlap(
         rows = run_overlap(case, driver, network, compute_ratio, seconds, tell)
     report.print_overlap(report.wide_console(), case, rows)
     if json:
-        command = ["sparsewire", "bench", "overlap", *_case_words(case, size), *_wire_words(driver, network)]
+        command = ["sparsewire", "bench", "overlap", *_case_words(case, size, f"{density:g}")]
+        command += _wire_words(driver, network)
         command += ["--compute-ratio", f"{compute_ratio:g}", "--seconds", f"{seconds:g}"]
         ratio = times_longer_alone(rows)
         report.write_json(json, command, [asdict(row) for row in rows], times_longer_alone=ratio)
@@ -337,6 +398,7 @@ def bench_train(
 
 @bench.command("memory")
 def bench_memory(
+    context: typer.Context,
     ranks: Ranks = 4,
     size: Size = "64M",
     density: Density = 0.001,
@@ -350,18 +412,18 @@ def bench_memory(
     from dataclasses import asdict
 
     from sparsewire.bench import report
-    from sparsewire.bench.cases import Case, parse_size
     from sparsewire.bench.contenders import choose_sparse_algorithms
     from sparsewire.bench.progress import progress
     from sparsewire.bench.session import run_memory
 
-    case = Case(ranks, parse_size(size), density, dtype, distribution, seed)
+    [case] = _cases(context, ranks, size, [density], dtype, distribution, seed)
     names = choose_sparse_algorithms(algorithms)
     with progress("bench memory") as tell:
         rows = run_memory(case, names, tell)
     report.print_memory(report.wide_console(), case, rows)
     if json:
-        command = ["sparsewire", "bench", "memory", *_case_words(case, size), "--algorithms", algorithms]
+        words = _case_words(case, size, f"{density:g}")
+        command = ["sparsewire", "bench", "memory", *words, "--algorithms", algorithms]
         report.write_json(json, command, [asdict(row) for row in rows])
     raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
 
@@ -415,6 +477,7 @@ def bench_coding(
 
 @simulate.command("allreduce")
 def simulate_allreduce(
+    context: typer.Context,
     ranks: Ranks = 256,
     size: Size = "110M",
     density: Density = 0.01,
@@ -431,13 +494,12 @@ def simulate_allreduce(
     from dataclasses import asdict
 
     from sparsewire.bench import report
-    from sparsewire.bench.cases import Case, parse_size
     from sparsewire.bench.contenders import choose_algorithms, choose_precisions
     from sparsewire.bench.progress import progress
     from sparsewire.bench.simulate import parse_duration, run_simulation
     from sparsewire.network import parse_rate
 
-    case = Case(ranks, parse_size(size), density, dtype, distribution, seed)
+    [case] = _cases(context, ranks, size, [density], dtype, distribution, seed)
     names, latency_s, rate = (
         choose_algorithms(algorithms, "simulator"),
         parse_duration(latency),
@@ -452,7 +514,7 @@ def simulate_allreduce(
             "sparsewire",
             "simulate",
             "allreduce",
-            *_case_words(case, size),
+            *_case_words(case, size, f"{density:g}"),
             *("--algorithms", algorithms, "--precision", precision),
         ]
         command += ["--latency", latency, "--bandwidth", bandwidth]
@@ -522,11 +584,35 @@ def _wire_words(driver: str, network: str | None) -> list[str]:
     return ["--driver", driver, *(["--network", network] if network else [])]
 
 
-def _case_words(case: Case, size: str) -> list[str]:
-    """The options that make this case again."""
+def _cases(
+    context: typer.Context,
+    ranks: int,
+    size: str,
+    densities: Sequence[float],
+    dtype: str,
+    distribution: str,
+    seed: int,
+) -> list[Case]:
+    """One for each density; a trace is a single one, whose size and density nobody else may say."""
+    from sparsewire.bench.cases import Case, parse_size, trace_case
+
+    if not distribution.startswith("trace:"):
+        length = parse_size(size)
+        return [Case(ranks, length, density, dtype, distribution, seed) for density in densities]
+    for name in ("size", "density"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise InputError(f"a trace has a {name} of its own: leave out --{name}")
+    return [trace_case(ranks, dtype, distribution, seed)]
+
+
+def _case_words(case: Case, size: str, density: str) -> list[str]:
+    """The options that make this case again; a trace has its own size and density."""
+    is_trace = case.distribution.startswith("trace:")
     return [
-        *("-n", str(case.ranks), "--size", size, "--density", f"{case.density:g}", "--dtype", case.dtype),
-        *("--distribution", case.distribution, "--seed", str(case.seed)),
+        *("-n", str(case.ranks)),
+        *([] if is_trace else ["--size", size, "--density", density]),
+        *("--dtype", case.dtype, "--distribution", case.distribution_name, "--seed", str(case.seed)),
     ]
 
 

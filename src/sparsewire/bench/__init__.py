@@ -1,7 +1,12 @@
 """The benchmark: every algorithm and its peers, interleaved in one run, each result checked.
 
 cases       what to run: sizes, distributions, inputs whose sums are exact, the oracle
+draws       positions at random
+blocks      distributions whose non-zeros come in whole blocks
+trace       rows of a table that a real text touches, recorded
+touched     what has to be moved where non-zeros come in blocks, and how long that takes
 contenders  our algorithms, as things that can be timed
+variants    OmniReduce, which can be called in several ways
 peers       torch.distributed's gloo and MPI, beside them
 bounds      how far a rounded sum may be from the exact one
 overlap     calls in flight beside computing, as things that can be timed
@@ -18,7 +23,7 @@ train_methods   ways to a mean gradient under DDP, ours and torch's
 train       the process that is one rank of a training; train_session starts them, train_rows has the numbers
 report      rows -> table and JSON; measures nothing
 coding      what index coding and low precision cost and save, without ranks
-plot        the grid, coding, steps and training as pictures
+plot        the grid, coding, steps, training and sweeps over densities as pictures
 progress    how far it is
 kernels, simulate, demo, doctor    what the other commands do
 """

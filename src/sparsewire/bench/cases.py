@@ -7,13 +7,16 @@ right or wrong without a tolerance; nothing cancels, so the sum's support is the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sparsewire.bench import draws
+from sparsewire.bench.blocks import EXAMPLES, Layout, TraceRows, parse_layout
+from sparsewire.bench.draws import Indices
 from sparsewire.errors import InputError
 from sparsewire.vector import VALUE_DTYPES, value_dtype
 
@@ -26,24 +29,25 @@ __all__ = [
     "exact_sum",
     "make_input",
     "parse_size",
+    "touched_blocks",
+    "trace_case",
 ]
 
-Indices = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 
 DISTRIBUTIONS = ("uniform", "zipf", "rows", "identical", "disjoint")
-ROW = 64  # positions of a row of an embedding
 LARGEST_VALUE = 4
 SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 # Integers up to here are exact: 2 to the number of significand bits.
 EXACT_UP_TO = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24}
-# Denser than this, most draws hit what was drawn before: one pass over all positions is then faster.
-DRAW_ALL_DENSITY = 0.1
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: ``ranks`` vectors of ``length``, each with ``nnz`` entries."""
+    """One problem: ``ranks`` vectors of ``length``, each with ``nnz`` entries.
+
+    Where these come in blocks, the density is the share of blocks, and a rank with a short one has fewer.
+    """
 
     ranks: int
     length: int
@@ -61,12 +65,13 @@ class Case:
             raise InputError(f"the density is {self.density}; it must be above 0 and at most 1")
         if self.dtype not in VALUE_DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; known are {', '.join(VALUE_DTYPES)}")
-        if self.distribution not in DISTRIBUTIONS:
-            raise InputError(
-                f"unknown distribution {self.distribution!r}; known are {', '.join(DISTRIBUTIONS)}"
-            )
+        if self.distribution not in DISTRIBUTIONS and ":" not in self.distribution:
+            known = ", ".join((*DISTRIBUTIONS, *EXAMPLES))
+            raise InputError(f"unknown distribution {self.distribution!r}; known are {known}")
         if self.seed < 0:
             raise InputError(f"the seed is {self.seed}; it must not be negative")
+        if self.layout:
+            self.layout.check(self)
         if self.distribution == "disjoint" and self.nnz > self.length // self.ranks:
             raise InputError(
                 f"{self.ranks} disjoint supports of density {self.density} do not fit; "
@@ -75,10 +80,45 @@ class Case:
         if self.ranks * LARGEST_VALUE > EXACT_UP_TO.get(self.dtype, 2**31):
             raise InputError(f"sums over {self.ranks} ranks are not exact in {self.dtype}; use float32")
 
+    @cached_property
+    def layout(self) -> Layout | None:
+        """The blocks that entries come in; None where each is for itself."""
+        return None if self.distribution in DISTRIBUTIONS else parse_layout(self.distribution)
+
     @property
+    def distribution_name(self) -> str:
+        """The distribution without what is only so on this machine: where a file is."""
+        return self.layout.name if self.layout else self.distribution
+
+    @property
+    def overlap(self) -> str:
+        """How the ranks' supports meet, as the cost functions know it."""
+        if self.layout:
+            return self.layout.overlap
+        return self.distribution if self.distribution in ("identical", "disjoint") else "uniform"
+
+    @property
+    def blocks(self) -> int:
+        """How many there are, zero or not."""
+        assert self.layout
+        return -(-self.length // self.layout.block)
+
+    @cached_property
     def nnz(self) -> int:
-        """Entries of each rank's input."""
-        return max(1, round(self.length * self.density))
+        """Entries of each rank's input; in blocks, of the rank that has most."""
+        if self.layout is None:
+            return max(1, round(self.length * self.density))
+        short = self.blocks * self.layout.block - self.length  # what the last block has not
+        touched = (touched_blocks(self, rank) for rank in range(self.ranks))
+        return max(len(t) * self.layout.block - short * (int(t[-1]) == self.blocks - 1) for t in touched)
+
+    def chance(self, rank: int) -> np.random.Generator:
+        """What a rank draws its input with."""
+        return np.random.default_rng([self.seed, rank])
+
+    def common_chance(self) -> np.random.Generator:
+        """What all ranks draw from alike: one stream of chance more than there are ranks."""
+        return self.chance(self.ranks)
 
 
 def parse_size(text: str) -> int:
@@ -94,23 +134,44 @@ def parse_size(text: str) -> int:
     return int(match[1]) if match[2] == "" else int(count)
 
 
+def trace_case(ranks: int, dtype: str, distribution: str, seed: int) -> Case:
+    """The case of a recorded trace, whose length and density follow from it."""
+    layout = parse_layout(distribution)
+    assert isinstance(layout, TraceRows)
+    layout.trace.check(ranks, seed)
+    return Case(ranks, layout.trace.length, layout.trace.density(ranks, seed), dtype, distribution, seed)
+
+
 def make_input(case: Case, rank: int) -> tuple[Indices, Values]:
     """Rank ``rank``'s entries: sorted indices and values, the same whenever the seed is the same."""
-    chance = np.random.default_rng([case.seed, rank])
-    if case.distribution == "uniform":
-        indices = _uniform(chance, case.length, case.nnz)
-    elif case.distribution == "zipf":
-        indices = _zipf(chance, case.length, case.nnz)
-    elif case.distribution == "rows":
-        indices = _rows(chance, case.length, case.nnz)
-    elif case.distribution == "identical":
-        everybody = case.ranks  # one stream of chance more than there are ranks
-        indices = _uniform(np.random.default_rng([case.seed, everybody]), case.length, case.nnz)
-    else:  # disjoint: rank r owns the positions r, r + ranks, r + 2 ranks, ...
-        owned = len(range(rank, case.length, case.ranks))
-        indices = _uniform(chance, owned, case.nnz) * case.ranks + rank
-    values = chance.integers(1, LARGEST_VALUE, case.nnz, endpoint=True)
+    chance = case.chance(rank)
+    indices = _support(case, rank, chance)
+    values = chance.integers(1, LARGEST_VALUE, len(indices), endpoint=True)
     return indices, values.astype(value_dtype(case.dtype))
+
+
+def touched_blocks(case: Case, rank: int) -> Indices:
+    """The numbers of the blocks that ``make_input`` fills."""
+    assert case.layout
+    return case.layout.touched(case, rank, case.chance(rank))
+
+
+def _support(case: Case, rank: int, chance: np.random.Generator) -> Indices:
+    if case.layout:
+        blocks = case.layout.touched(case, rank, chance)
+        positions = (blocks[:, np.newaxis] * case.layout.block + np.arange(case.layout.block)).ravel()
+        return positions[: np.searchsorted(positions, case.length)]  # the last block may be short
+    if case.distribution == "uniform":
+        return draws.uniform(chance, case.length, case.nnz)
+    if case.distribution == "zipf":
+        return draws.zipf(chance, case.length, case.nnz)
+    if case.distribution == "rows":
+        return draws.rows(chance, case.length, case.nnz)
+    if case.distribution == "identical":
+        return draws.uniform(case.common_chance(), case.length, case.nnz)
+    # disjoint: rank r owns the positions r, r + ranks, r + 2 ranks, ...
+    owned = len(range(rank, case.length, case.ranks))
+    return draws.uniform(chance, owned, case.nnz) * case.ranks + rank
 
 
 def exact_sum(case: Case) -> Values:
@@ -136,41 +197,3 @@ def count_wrong(result: Values, expected: Values, bound: Values | None = None) -
     error = np.abs(rounded.astype(np.float64) - expected[support].astype(np.float64))
     should_be_zero = np.count_nonzero(result) - np.count_nonzero(rounded)
     return int(np.count_nonzero(~(error <= bound)) + should_be_zero)
-
-
-def _uniform(chance: np.random.Generator, length: int, nnz: int) -> Indices:
-    """Every set of ``nnz`` positions equally likely."""
-    if nnz > DRAW_ALL_DENSITY * length:
-        return _smallest(chance.random(length), nnz)
-    return _distinct(lambda count: chance.integers(0, length, count), nnz, chance)
-
-
-def _zipf(chance: np.random.Generator, length: int, nnz: int) -> Indices:
-    """Position i with a weight of 1 / (i + 1): words in a text, rows of an embedding."""
-    if nnz > DRAW_ALL_DENSITY * length:
-        # The smallest of exponential keys / weight are a weighted draw without replacement.
-        return _smallest(chance.standard_exponential(length) * np.arange(1, length + 1), nnz)
-    # The inverse of the cumulated weights, log(i + 1) / log(length + 1).
-    return _distinct(lambda count: ((length + 1.0) ** chance.random(count)).astype(np.int64) - 1, nnz, chance)
-
-
-def _rows(chance: np.random.Generator, length: int, nnz: int) -> Indices:
-    """Whole rows, any of them equally likely; the last one that is drawn may be cut."""
-    rows = chance.permutation(-(-length // ROW))[: -(-nnz // ROW) + 1]  # one more: the vector's last is short
-    positions = (rows[:, np.newaxis] * ROW + np.arange(ROW)).ravel()
-    return np.sort(positions[positions < length][:nnz])
-
-
-def _smallest(keys: npt.NDArray[np.float64], nnz: int) -> Indices:
-    chosen = np.zeros(len(keys), np.bool_)
-    chosen[np.argpartition(keys, nnz - 1)[:nnz]] = True
-    return np.flatnonzero(chosen)  # sorted, and sooner than by sorting
-
-
-def _distinct(draw: Callable[[int], Indices], nnz: int, chance: np.random.Generator) -> Indices:
-    """``nnz`` different positions, sorted: draw until there are enough, then drop the surplus at random."""
-    found = np.unique(draw(nnz + nnz // 8 + 8))
-    while len(found) < nnz:
-        found = np.union1d(found, draw(nnz))
-    keep = np.sort(chance.permutation(len(found))[:nnz])
-    return found[keep]

@@ -1,7 +1,8 @@
 """Our own algorithms as contenders: over a communicator, and all ranks in one process.
 
 A dense algorithm gets the dense array, ready made: nobody who calls it would hold a sparse vector.
-`auto` gets whichever is smaller.  Each runs in every precision that is asked for:
+`auto` gets whichever is smaller, and ``variants`` says what OmniReduce gets.  Each runs in every precision
+that is asked for:
 
     exact      as the library does by default: indices are coded where that pays
     coo        indices always as they are
@@ -22,7 +23,17 @@ import numpy as np
 from sparsewire import SparseVector
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.cases import Case, Values, make_input
+from sparsewire.bench.peers import PEERS
 from sparsewire.bench.timing import Moved
+from sparsewire.bench.variants import (
+    DEDICATED,
+    VARIANTS,
+    as_called,
+    as_given,
+    in_table,
+    script_options,
+    takes_blocks,
+)
 from sparsewire.communicator import Communicator
 from sparsewire.drivers import local
 from sparsewire.drivers._base import Traffic
@@ -44,12 +55,14 @@ __all__ = [
     "choose_algorithms",
     "choose_methods",
     "choose_names",
+    "choose_peers",
     "choose_precisions",
     "choose_sparse_algorithms",
     "entrants",
     "input_vector",
     "script",
     "takes_dense",
+    "without_aggregators",
     "without_coding",
 ]
 
@@ -82,7 +95,9 @@ def _reason_to_skip(entrant: Entrant, driver: str) -> str | None:
     algorithm, precision = entrant
     if precision == "coo" and driver == "local":
         return "nothing travels with --driver local, so that it would be the same as exact"
-    if precision in LOSSLESS or algorithm == "auto" or ALGORITHMS[algorithm].rounds:
+    if precision == "coo" and algorithm == DEDICATED:
+        return "a group that does not code has no dedicated aggregators"
+    if precision in LOSSLESS or algorithm == "auto" or ALGORITHMS[in_table(algorithm)].rounds:
         return None
     return "it adds up in many places, and would round in each"
 
@@ -96,19 +111,29 @@ def choose_precisions(text: str, dtype: str) -> list[str]:
     return names
 
 
-def choose_algorithms(text: str, driver: str) -> list[str]:
-    """The names in ``a,b,c``, checked; "all" is the whole table, and what "auto" makes of it."""
+def choose_algorithms(text: str, driver: str, aggregators: int = 0) -> list[str]:
+    """The names in ``a,b,c``, checked; "all" is the whole table, and what "auto" makes of it.
+
+    Dedicated aggregators bring their own row.
+    """
     known = (
         [*ALGORITHMS, "auto"] if driver in ("tcp", "mpi") else list(ALGORITHMS)
     )  # auto is the communicator's
-    if text == "all":
-        return known
-    return choose_names(text, "algorithm", known)
+    names = known if text == "all" else choose_names(text, "algorithm", [*known, *VARIANTS])
+    if DEDICATED in names and not aggregators:
+        raise InputError(f"{DEDICATED} needs ranks that only aggregate: say how many with --aggregators")
+    return [*names, DEDICATED] if aggregators and DEDICATED not in names else names
 
 
 def choose_methods(text: str) -> list[str]:
     """The names in ``a,b,c``, checked; "all" is every way to make a step sparse."""
     return list(METHODS) if text == "all" else choose_names(text, "method", list(METHODS))
+
+
+def choose_peers(text: str, driver: str) -> tuple[str, ...]:
+    """The names in ``a,b,c``, checked; "all" is every one that the driver has."""
+    known = PEERS.get(driver, ())
+    return known if text == "all" else tuple(choose_names(text, "peer", known))
 
 
 def choose_names(text: str, what: str, known: Sequence[str]) -> list[str]:
@@ -121,19 +146,29 @@ def choose_names(text: str, what: str, known: Sequence[str]) -> list[str]:
 
 
 def choose_sparse_algorithms(text: str) -> list[str]:
-    """As ``choose_algorithms``, without those whose cost does not depend on zeros."""
-    names = [name for name in choose_algorithms(text, "tcp") if not _is_dense(name)]
+    """The names in ``a,b,c``, without those whose cost does not depend on zeros; "all" is every other one."""
+    known = [*ALGORITHMS, "auto"]
+    names = known if text == "all" else choose_names(text, "algorithm", known)
+    names = [name for name in names if not _is_dense(name)]
     if not names:
         raise InputError(f"{text} has no sparse algorithm")
     return names
 
 
 @contextmanager
+def without_aggregators(comm: Communicator) -> Iterator[Communicator]:
+    """The workers among themselves: a group has no dedicated aggregators."""
+    workers = comm.split(0)
+    assert workers is not None
+    with workers:
+        workers.network = comm.network
+        yield workers
+
+
+@contextmanager
 def without_coding(comm: Communicator) -> Iterator[Communicator]:
     """The same ranks once more, who find that coding an index takes forever: it is sent as it is."""
-    ranks = comm.split(0)
-    assert ranks is not None
-    with ranks:
+    with without_aggregators(comm) as ranks:
         ranks.network = replace(comm.network, seconds_per_index=math.inf)
         yield ranks
 
@@ -141,22 +176,34 @@ def without_coding(comm: Communicator) -> Iterator[Communicator]:
 class Allreduce:
     """One algorithm over a communicator; for "coo" that is one that does not code."""
 
-    def __init__(self, entrant: Entrant, comm: Communicator, sparse: SparseVector, dense: Values) -> None:
+    def __init__(
+        self, entrant: Entrant, comm: Communicator, case: Case, sparse: SparseVector, dense: Values
+    ) -> None:
         algorithm, precision = entrant
         self.name, self.precision = entrant
         self._comm = comm
-        self._input = dense if takes_dense(algorithm, sparse) else sparse
+        self._algorithm = as_called(algorithm, case)
+        self._input: Any = dense if takes_dense(algorithm, case, sparse) else sparse
+        # Blocks are summed in place, as gloo does it: what nobody touched need not be written.
+        self._original = as_given(dense, case) if takes_blocks(algorithm, case) else None
+        if self._original is not None:
+            self._input = self._original.copy()
         self._rounded_to = None if precision in LOSSLESS else precision
         # As a user names a tensor: `auto` need not ask the other ranks once it knows the last call's facts.
         self._key = f"{sparse.length} {sparse.nnz}" if algorithm == "auto" else None
         self._result: Any = None
 
     def prepare(self) -> None:
-        """The input is not written to."""
+        if self._original is not None:  # what is not in place does not write to its input
+            np.copyto(self._input, self._original)
 
     def run(self) -> None:
         self._result = self._comm.allreduce(
-            self._input, algorithm=self.name, name=self._key, precision=self._rounded_to
+            self._input,
+            algorithm=self._algorithm,
+            name=self._key,
+            precision=self._rounded_to,
+            out=None if self._original is None else self._input,
         )
 
     def moved(self) -> Moved:
@@ -165,15 +212,17 @@ class Allreduce:
         return Moved(last.bytes_sent, last.bytes_received, last.messages_sent, last.algorithm)
 
     def results(self) -> Iterable[Values]:
-        yield as_array(self._result)
+        yield as_array(self._result).reshape(-1)
 
 
 class LocalAllreduce:
     """One algorithm with all ranks in this process: the time is what all ranks compute, one after another."""
 
-    def __init__(self, entrant: Entrant, inputs: Sequence[SparseVector]) -> None:
+    def __init__(self, entrant: Entrant, case: Case, inputs: Sequence[SparseVector]) -> None:
         self.name, self.precision = entrant
-        self._inputs = [vector.as_dense() for vector in inputs] if _is_dense(self.name) else inputs
+        self._case, self._inputs = case, inputs
+        if takes_dense(self.name, case, inputs[0]):
+            self._inputs = [vector.as_dense() for vector in inputs]
         self._results: list[SparseVector] = []
         self._traffic: list[Traffic] = []
 
@@ -181,9 +230,9 @@ class LocalAllreduce:
         """The inputs are not written to."""
 
     def run(self) -> None:
-        run, size = Entrant(self.name, self.precision), len(self._inputs)
+        run = Entrant(self.name, self.precision)
         self._results, self._traffic = local.run(
-            [script(run, rank, size, vector) for rank, vector in enumerate(self._inputs)]
+            [script(run, self._case, rank, vector) for rank, vector in enumerate(self._inputs)]
         )
 
     def moved(self) -> Moved:
@@ -232,20 +281,22 @@ def input_vector(case: Case, rank: int) -> SparseVector:
     return SparseVector(case.length, *make_input(case, rank))
 
 
-def takes_dense(algorithm: str, vector: SparseVector) -> bool:
+def takes_dense(algorithm: str, case: Case, vector: SparseVector) -> bool:
     """Whether the algorithm is given the vector as a dense array."""
     if algorithm == "auto":
         return vector.length * vector.dtype.itemsize <= vector.nbytes
-    return _is_dense(algorithm)
+    return _is_dense(algorithm) or takes_blocks(algorithm, case)
 
 
-def script(run: Entrant, rank: int, size: int, vector: SparseVector) -> Steps[SparseVector]:
+def script(run: Entrant, case: Case, rank: int, vector: SparseVector) -> Steps[SparseVector]:
     """A rank's script, for drivers that run all of them in one process."""
-    algorithm = ALGORITHMS[run.algorithm].run
-    rounds_to = None if run.precision in LOSSLESS else precision_of(run.precision, vector.dtype, "sum")
-    if rounds_to is None:
-        return algorithm(rank, size, vector)
-    return algorithm(rank, size, vector, SUM, Rounding(rounds_to, rank, number=1))
+    algorithm = ALGORITHMS[in_table(run.algorithm)].run
+    options: dict[str, Any] = {}
+    if run.precision not in LOSSLESS and (rounds_to := precision_of(run.precision, vector.dtype, "sum")):
+        options["rounding"] = Rounding(rounds_to, rank, number=1)
+    if chosen := script_options(run.algorithm, case):
+        options["options"] = chosen
+    return algorithm(rank, case.ranks, vector, SUM, **options)
 
 
 def _is_dense(algorithm: str) -> bool:

@@ -27,7 +27,7 @@ def run_demo(console: Console, length: int = LENGTH, budget_s: float = BUDGET_S)
     """Print a table for each density and what follows from them; 1 if any result was wrong."""
     measured = {}
     for density in DENSITIES:
-        options = Options(tuple(ALGORITHMS), peers=False, budget_s=budget_s)
+        options = Options(tuple(ALGORITHMS), budget_s=budget_s)
         with progress(f"demo, density {density:.1%}") as tell:
             measured[density] = run_allreduce(Case(RANKS, length, density), options, tell).rows
     console.print()

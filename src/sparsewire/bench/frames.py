@@ -14,6 +14,7 @@ from sparsewire import wire
 from sparsewire.bench.cases import Case
 from sparsewire.bench.contenders import LOSSLESS, input_vector, takes_dense
 from sparsewire.bench.rows import PEER_NAMES, Row
+from sparsewire.bench.variants import takes_blocks
 from sparsewire.precision import precision_of
 from sparsewire.rounding import rounded
 from sparsewire.vector import SparseVector, index_dtype
@@ -35,7 +36,10 @@ class Frame:
 
 
 def with_frames(rows: Sequence[Row], case: Case, index_price: float) -> list[Row]:
-    """The rows, with the frame of rank 0's input in each one's precision; peers have no frames."""
+    """The rows, with the frame of rank 0's input in each one's precision.
+
+    Peers have no frames, and what is given blocks never makes one of all of them.
+    """
     sparse = input_vector(case, 0)
 
     @cache
@@ -45,8 +49,8 @@ def with_frames(rows: Sequence[Row], case: Case, index_price: float) -> list[Row
 
     return [
         row
-        if row.algorithm in PEER_NAMES
-        else replace(row, **frame(takes_dense(row.algorithm, sparse), row.precision))
+        if row.algorithm in PEER_NAMES or takes_blocks(row.algorithm, case)
+        else replace(row, **frame(takes_dense(row.algorithm, case, sparse), row.precision))
         for row in rows
     ]
 

@@ -4,6 +4,7 @@ The grid: one heat map for each environment and number of ranks, length against 
 Coding: bits per index against density, between plain indices and the information limit.
 The step: its phases by each method beside dense, and how many entries each selected as it went on.
 Training: the loss of every method against steps and against time.
+Allreduce: the time of every contender against density, and what the model says of OmniReduce.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.coding import SupportRow, bits_at_the_limit
 from sparsewire.bench.grid import Cell
-from sparsewire.bench.rows import ENOUGH_SELECTED, StepRow
+from sparsewire.bench.rows import ENOUGH_SELECTED, Row, StepRow
 from sparsewire.bench.train_rows import TrainRow
 from sparsewire.errors import SparsewireError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PlotError",
     "initials",
+    "plot_allreduce",
     "plot_coding",
     "plot_grid",
     "plot_step",
@@ -56,6 +58,13 @@ TRAIN_STYLES: dict[str, dict[str, Any]] = {
     "block_topk": {"color": "#2a9d6f"},
     "exact": {"color": "#e0533d"},
     "exact-sparse": {"color": "#17a2b8"},
+}
+# A contender's line; others take the next colour.
+ALLREDUCE_STYLES: dict[str, dict[str, Any]] = {
+    "gloo-dense": {"color": "black"},
+    "dense_ring": {"color": "#888888"},
+    "omnireduce": {"color": "#2a6fbb"},
+    "omnireduce-dedicated": {"color": "#e07b39"},
 }
 
 
@@ -98,6 +107,35 @@ def plot_grid(cells: Sequence[Cell], path: Path) -> None:
     figure.legend(
         handles=_legend(), loc="outside lower center", ncols=len(CLASSES), fontsize=9, frameon=False
     )
+    figure.savefig(path, dpi=110)
+
+
+def plot_allreduce(rows: Sequence[Row], path: Path) -> None:
+    """Draw the medians of every contender against density into a file, and the model where there is one."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure((8.0, 5.0), layout="constrained")
+    panel: Axes = figure.subplots()
+    for name in dict.fromkeys(row.algorithm for row in rows):
+        mine = sorted((row for row in rows if row.algorithm == name), key=lambda row: row.density_in)
+        densities, style = [row.density_in for row in mine], ALLREDUCE_STYLES.get(name, {})
+        [line] = panel.plot(densities, [row.seconds_median for row in mine], "o-", label=name, **style)
+        model = [row.model_seconds for row in mine if row.model_seconds]
+        if len(model) == len(mine):
+            panel.plot(densities, model, color=line.get_color(), linestyle=":", label=f"{name}, model")
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_xlabel("density: share of blocks" if ":" in rows[0].distribution else "density")
+    panel.set_ylabel("seconds at the slowest rank, medians")
+    first = rows[0]
+    where = f"{first.driver}, {first.network}" if first.network else first.driver
+    panel.set_title(
+        f"Sum of {first.ranks} vectors of {_power_of_two(first.length)} over {where} ({first.distribution})"
+    )
+    panel.grid(color="#dddddd", linewidth=0.5)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False, fontsize=9)
     figure.savefig(path, dpi=110)
 
 

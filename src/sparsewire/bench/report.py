@@ -26,6 +26,7 @@ from sparsewire.bench.overlap import CALLS
 from sparsewire.bench.rows import MemoryRow, OverlapRow, Row, StepRow, best, fastest_step, times_longer_alone
 from sparsewire.bench.simulate import Prediction
 from sparsewire.bench.timing import WARM_UP_ROUNDS
+from sparsewire.bench.trace import Trace
 from sparsewire.bench.train_methods import OURS
 from sparsewire.bench.train_rows import FINAL_STEPS, TrainRow
 
@@ -45,6 +46,7 @@ __all__ = [
     "print_overlap",
     "print_simulation",
     "print_step",
+    "print_trace",
     "print_train",
     "wide_console",
     "write_json",
@@ -158,6 +160,20 @@ def print_simulation(console: Console, case: Case, latency: str, prediction: Pre
         )
     console.print(table)
     _print_skipped(console, prediction.skipped)
+
+
+def print_trace(console: Console, trace: Trace) -> None:
+    """What was recorded, step by step."""
+    console.print(
+        f"[dim]# {trace}: {trace.vocabulary:,} rows of {trace.row}, {trace.ranks} ranks, "
+        f"{format_bytes(trace.path.stat().st_size)}[/dim]"
+    )
+    table = _table("step", "touched by a rank", "by any", "share of\nthe table", "any / rank")
+    for number, step in enumerate(trace.steps):
+        of_rank, of_any = statistics.mean(map(len, step)), len(np.unique(np.concatenate(step)))
+        share, growth = f"{of_rank / trace.vocabulary:.2%}", f"{of_any / of_rank:.1f}"
+        table.add_row(str(number), f"{of_rank:,.0f}", f"{of_any:,}", share, growth)
+    console.print(table)
 
 
 def print_memory(console: Console, case: Case, rows: Sequence[MemoryRow]) -> None:
@@ -432,6 +448,8 @@ def _header(case: Case, rows: Sequence[Row]) -> list[str]:
     driver, network = (rows[0].driver, rows[0].network) if rows else ("-", None)
     counts = sorted({len(row.seconds) for row in rows})
     iterations = "-".join(map(str, counts[:1] + counts[1:][-1:]))
+    aggregators = max((row.aggregators for row in rows), default=0)
+    dedicated = f"  aggregators {aggregators}" if aggregators else ""
     time_is = (
         "the computing of all ranks, one after another; nothing travels"
         if driver == "local"
@@ -441,7 +459,7 @@ def _header(case: Case, rows: Sequence[Row]) -> list[str]:
         f"sparsewire {facts['sparsewire']}  python {facts['python']}  numpy {facts['numpy']}  "
         f"torch {facts['torch']}  mpi4py {facts['mpi4py']}  isa {facts['isa']}  {facts['cpus']} cpus",
         _problem(case),
-        f"{_where(driver, network)}  warm-up {WARM_UP_ROUNDS}  iterations {iterations}",
+        f"{_where(driver, network)}{dedicated}  warm-up {WARM_UP_ROUNDS}  iterations {iterations}",
         f"time: {time_is}",
     ]
 
@@ -458,7 +476,7 @@ def _where(driver: str, network: str | None) -> str:
 def _problem(case: Case) -> str:
     return (
         f"ranks {case.ranks}  length {case.length:,}  {case.dtype}  density {case.density:g} "
-        f"(entries per rank: {case.nnz:,}, {case.distribution})  seed {case.seed}"
+        f"(entries per rank: {case.nnz:,}, {case.distribution_name})  seed {case.seed}"
     )
 
 
@@ -479,6 +497,9 @@ def _allreduce_table(rows: Sequence[Row]) -> Table:
         "bytes\nsent": lambda row: format_bytes(row.bytes_sent_max),
         "messages": lambda row: str(row.messages_max) if row.messages_max is not None else "-",
         "x wire\nlimit": lambda row: f"{row.times_wire_limit:.2f}" if row.times_wire_limit else "-",
+        "model": lambda row: _time(row.model_seconds),
+        "x model": lambda row: f"{row.times_model:.2f}" if row.times_model else "-",
+        "x touched\nbytes": lambda row: _number(row.times_touched_bytes),
         "bytes per\nnon-zero": lambda row: _number(row.bytes_per_nonzero if several else None),
         "bytes\nvs coo": lambda row: format_times(row.compression_vs_coo if several else None),
         "encode": lambda row: _time(row.encode_seconds if several else None),

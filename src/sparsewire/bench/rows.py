@@ -10,6 +10,8 @@ from typing import Any
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.cases import Case
 from sparsewire.bench.peers import PEERS
+from sparsewire.bench.touched import Touched
+from sparsewire.bench.variants import DEDICATED, takes_blocks
 from sparsewire.precision import PRECISIONS
 
 __all__ = [
@@ -71,6 +73,9 @@ class Row:
     compression_vs_coo: float | None = None
     encode_seconds: float | None = None
     decode_seconds: float | None = None
+    aggregators: int = 0  # dedicated ones
+    model_seconds: float | None = None  # this and the next: of OmniReduce on blocks
+    times_touched_bytes: float | None = None
 
     @property
     def is_rounded(self) -> bool:
@@ -79,6 +84,10 @@ class Row:
     @property
     def times_wire_limit(self) -> float | None:
         return self.seconds_median / self.wire_limit_seconds if self.wire_limit_seconds else None
+
+    @property
+    def times_model(self) -> float | None:
+        return self.seconds_median / self.model_seconds if self.model_seconds else None
 
 
 @dataclass(frozen=True)
@@ -287,12 +296,20 @@ def make_rows(
     driver: str,
     network: str | None = None,
     bits_per_second: int | None = None,
+    aggregators: int = 0,
 ) -> list[Row]:
     """One row per contender, fastest median first; ``records[r]`` is what rank r recorded."""
+    by_contender = list(zip(*records, strict=True))
     rows = [
-        _row(case, of_ranks, nnz_out, driver, network, bits_per_second)
-        for of_ranks in zip(*records, strict=True)
+        _row(case, of_ranks, nnz_out, driver, network, bits_per_second, aggregators)
+        for of_ranks in by_contender
     ]
+    if case.layout:
+        touched = Touched.of(case)
+        rows = [
+            _with_blocks(row, case, touched, of_ranks, bits_per_second)
+            for row, of_ranks in zip(rows, by_contender, strict=True)
+        ]
     return sorted(_with_speedups(rows), key=lambda row: row.seconds_median)
 
 
@@ -314,6 +331,7 @@ def _row(
     driver: str,
     network: str | None,
     bits_per_second: int | None,
+    aggregators: int,
 ) -> Row:
     moved = [record["moved"] for record in of_ranks]
     interface = _most([record["interface_sent"] for record in of_ranks])
@@ -346,7 +364,25 @@ def _row(
         network=network,
         chosen=moved[0]["algorithm"] if name == "auto" else None,
         precision=of_ranks[0]["precision"],
+        aggregators=aggregators if name == DEDICATED else 0,
     )
+
+
+def _with_blocks(
+    row: Row,
+    case: Case,
+    touched: Touched,
+    of_ranks: Sequence[Mapping[str, Any]],
+    bits_per_second: int | None,
+) -> Row:
+    """The row, with what there is to say about it where non-zeros come in blocks."""
+    if bits_per_second and takes_blocks(row.algorithm, case):
+        row = replace(row, model_seconds=touched.seconds(bits_per_second, row.aggregators))
+    sent = [record["moved"]["bytes_sent"] for record in of_ranks]
+    if len(sent) == case.ranks and None not in sent:
+        times = max(nbytes / touched.bytes_sent(rank) for rank, nbytes in enumerate(sent))
+        row = replace(row, times_touched_bytes=times)
+    return row
 
 
 def _disagreeing(of_ranks: Sequence[Mapping[str, Any]]) -> int:
@@ -361,7 +397,7 @@ def _problem(case: Case) -> dict[str, Any]:
         "ranks": case.ranks,
         "length": case.length,
         "dtype": case.dtype,
-        "distribution": case.distribution,
+        "distribution": case.distribution_name,
         "seed": case.seed,
         "density_in": case.nnz / case.length,
         "nnz_in": case.nnz,

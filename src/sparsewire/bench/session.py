@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -14,7 +14,7 @@ from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, exact_sum
 from sparsewire.bench.contenders import Alone, LocalAllreduce, entrants, input_vector
 from sparsewire.bench.frames import with_frames
-from sparsewire.bench.peers import PEERS, reason_to_skip
+from sparsewire.bench.peers import reason_to_skip
 from sparsewire.bench.rows import (
     MemoryRow,
     OverlapRow,
@@ -45,6 +45,7 @@ __all__ = [
     "run_overlap",
     "run_ranks",
     "run_step",
+    "run_sweep",
     "timeout_s",
 ]
 
@@ -68,9 +69,10 @@ class Options:
     precisions: tuple[str, ...] = ("exact",)
     driver: str = "tcp"
     network: str | None = None
-    peers: bool = True
+    peers: tuple[str, ...] = ()
     iterations: int | None = None
     budget_s: float = 20.0
+    aggregators: int = 0  # ranks that only aggregate, besides those of the case
 
 
 @dataclass(frozen=True)
@@ -83,24 +85,46 @@ class Result:
 
 def run_allreduce(case: Case, options: Options, tell: Tell) -> Result:
     """Every contender on the case, interleaved in one run."""
+    [result] = run_sweep([case], options, tell)
+    return result
+
+
+def run_sweep(cases: Sequence[Case], options: Options, tell: Tell) -> list[Result]:
+    """Every contender on each case, interleaved; the ranks go through all cases, which have as many each."""
+    if options.aggregators and options.driver != "tcp":
+        raise InputError(f"--aggregators needs --driver tcp, not {options.driver}")
     if options.driver == "local":
-        return _run_in_this_process(case, options, tell)
+        return [_run_in_this_process(case, options, tell) for case in cases]
     if options.driver not in DRIVERS:
         raise InputError(f"unknown driver {options.driver!r}; known are {', '.join(DRIVERS)}")
-    wanted = PEERS[options.driver] if options.peers else ()
     _, skipped = entrants(options.algorithms, options.precisions)
-    skipped |= {peer: reason for peer in wanted if (reason := reason_to_skip(peer, case.dtype))}
+    skipped |= {peer: reason for peer in options.peers if (reason := reason_to_skip(peer, cases[0].dtype))}
     rate = parse_rate(options.network) if options.network else None
     plan = Plan(
-        (case,),
+        tuple(cases),
         options.algorithms,
         options.precisions,
-        peers=tuple(peer for peer in wanted if peer not in skipped),
+        aggregators=options.aggregators,
+        peers=tuple(peer for peer in options.peers if peer not in skipped),
         iterations=options.iterations,
         budget_s=options.budget_s,
-        timeout_s=timeout_s(case, rate),
+        timeout_s=max(timeout_s(case, rate) for case in cases),
     )
-    [event] = run_ranks(plan, options.driver, rate, partial(tell, "measuring"))
+    left = list(cases)
+
+    def tell_case(done: int, total: int) -> None:
+        tell(f"measuring at density {left[0].density:g}", done, total)
+
+    def go_on(event: dict[str, Any]) -> None:
+        del left[0]
+
+    events = run_ranks(plan, options.driver, rate, tell_case, go_on)
+    return [_result(case, event, options, rate, skipped) for case, event in zip(cases, events, strict=True)]
+
+
+def _result(
+    case: Case, event: Mapping[str, Any], options: Options, rate: int | None, skipped: dict[str, str]
+) -> Result:
     rows = make_rows(
         case,
         event["found"],
@@ -108,6 +132,7 @@ def run_allreduce(case: Case, options: Options, tell: Tell) -> Result:
         driver=options.driver,
         network=options.network,
         bits_per_second=rate,
+        aggregators=options.aggregators,
     )
     return Result(with_frames(rows, case, Network(**event["figures"]).index_price), skipped)
 
@@ -166,7 +191,7 @@ def _run_in_this_process(case: Case, options: Options, tell: Tell) -> Result:
     expected = exact_sum(case)
     runs, skipped = entrants(options.algorithms, options.precisions, "local")
     records = measure(
-        [LocalAllreduce(run, inputs) for run in runs],
+        [LocalAllreduce(run, case, inputs) for run in runs],
         Alone(),
         expected,
         budget_s=options.budget_s,

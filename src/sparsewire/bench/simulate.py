@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.bench.blocks import TraceRows
 from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, Values, count_wrong, exact_sum
-from sparsewire.bench.contenders import Entrant, entrants, input_vector, script
+from sparsewire.bench.contenders import Entrant, entrants, input_vector, script, takes_dense
 from sparsewire.bench.rows import Row, make_rows
 from sparsewire.bench.timing import Moved, Record
+from sparsewire.bench.variants import in_table
 from sparsewire.drivers import simulator
 from sparsewire.errors import InputError
 from sparsewire.model import HEADER_BYTES, Network, Shape
@@ -77,7 +79,7 @@ def run_simulation(
 ) -> Prediction:
     """Each algorithm once in each precision: virtual time has no noise."""
     scale = scale_of(case)
-    small = replace(case, length=case.length // scale)
+    small = _shrunk(case, scale)
     inputs = [input_vector(small, rank) for rank in range(case.ranks)]
     expected = exact_sum(small)
     full = Network(
@@ -92,7 +94,7 @@ def run_simulation(
     for done, run in enumerate(runs):
         tell(str(run), done, len(runs))
         bound = bounds.of(run.precision)
-        records.append(_simulate(run, case, inputs, expected, bound, _network(full, run), scale))
+        records.append(_simulate(run, case, small, inputs, expected, bound, _network(full, run), scale))
     rows = make_rows(
         case,
         list(zip(*records, strict=True)),
@@ -115,12 +117,19 @@ def scale_of(case: Case) -> int:
     scale = 1
     while dense_bytes > scale * ROOM_BYTES and case.nnz >= 2 * scale * FEWEST_ENTRIES:
         scale *= 2
-    return scale
+    return 1 if isinstance(case.layout, TraceRows) else scale  # a trace is as long as it is
+
+
+def _shrunk(case: Case, scale: int) -> Case:
+    """The same problem, shorter; a table has whole rows."""
+    row = case.layout.block if case.layout and case.layout.is_table else 1
+    return replace(case, length=case.length // (scale * row) * row)
 
 
 def _simulate(
     run: Entrant,
     case: Case,
+    small_case: Case,
     inputs: Sequence[SparseVector],
     expected: Values,
     bound: Values | None,
@@ -134,10 +143,10 @@ def _simulate(
         seconds_per_entry=full.seconds_per_entry * scale,
         seconds_per_value=full.seconds_per_value * scale,
     )
-    vectors = [vector.as_dense() for vector in inputs] if ALGORITHMS[run.algorithm].dense else inputs
-    scripts = [script(run, rank, len(inputs), vector) for rank, vector in enumerate(vectors)]
+    is_dense = takes_dense(run.algorithm, small_case, inputs[0])
+    vectors = [vector.as_dense() for vector in inputs] if is_dense else inputs
+    scripts = [script(run, small_case, rank, vector) for rank, vector in enumerate(vectors)]
     outcome = simulator.run(scripts, small)
-    small_case = replace(case, length=inputs[0].length)
     missing_s = _formula(run, case, full) - _formula(run, small_case, small)
 
     totals = (result.to_dense() for result in outcome.results)  # one at a time: they may be large
@@ -165,20 +174,20 @@ def _simulate(
 
 def _formulas(case: Case, runs: Sequence[Entrant], network: Network) -> dict[str, float]:
     """The cost functions' seconds; they do not know how zipf's supports overlap, nor of clusters."""
-    if case.distribution in ("zipf", "rows"):
+    if case.layout or case.distribution in ("zipf", "rows"):
         return {}
     return {str(run): _formula(run, case, _network(network, run)) for run in runs}
 
 
 def _formula(run: Entrant, case: Case, network: Network) -> float:
     """The cost function's seconds."""
-    algorithm = ALGORITHMS[run.algorithm]
+    algorithm = ALGORITHMS[in_table(run.algorithm)]
     shape = Shape(
         case.ranks,
         case.length,
         case.length if algorithm.dense else case.nnz,  # dense algorithms are given dense vectors
         value_dtype(case.dtype).itemsize,
-        "uniform" if case.distribution in ("zipf", "rows") else case.distribution,
+        case.overlap,
         precision=PRECISIONS.get(run.precision),
         index_price=network.index_price,
     )

@@ -30,7 +30,7 @@ from sparsewire.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["TASKS", "Batch", "Digits", "Examples", "Task", "Windows", "choose_task"]
+__all__ = ["TASKS", "Batch", "Digits", "Examples", "Task", "Windows", "choose_task", "words"]
 
 CHARACTERS = 128  # what is no ASCII counts as the last one
 CHARACTER_CONTEXT = 48
@@ -116,11 +116,11 @@ def _characters(path: Path | None) -> Windows:
     return _windows(characters.astype(np.int64), CHARACTER_CONTEXT, CHARACTERS)
 
 
-def _words(path: Path | None) -> Windows:
-    """Words are numbered from the most frequent one; beyond the table's end they begin again."""
-    words = WORD.findall(_text(path, WORD_BYTES))
-    numbers = {word: number % WORDS for number, (word, _) in enumerate(Counter(words).most_common())}
-    return _windows(np.array([numbers[word] for word in words], np.int64), WORD_CONTEXT, WORD_CLASSES)
+def words(path: Path | None) -> npt.NDArray[np.int64]:
+    """A text's words as numbers, the most frequent one 0; beyond the table's end they begin again."""
+    found = WORD.findall(_text(path, WORD_BYTES))
+    numbers = {word: number % WORDS for number, (word, _) in enumerate(Counter(found).most_common())}
+    return np.array([numbers[word] for word in found], np.int64)
 
 
 def _windows(tokens: npt.NDArray[np.int64], context: int, classes: int) -> Windows:
@@ -208,7 +208,7 @@ TASKS = {
         peers=("none", "dense", "fp16", "powersgd"),
     ),
     "embedding": Task(
-        load=_words,
+        load=lambda path: _windows(words(path), WORD_CONTEXT, WORD_CLASSES),
         model=_word_model,
         width=64,
         batch=256,

@@ -24,8 +24,16 @@ import sparsewire as sw
 from sparsewire.bench import memory, overlap, peers, step
 from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, exact_sum, make_input
-from sparsewire.bench.contenders import Allreduce, Together, entrants, without_coding
+from sparsewire.bench.contenders import (
+    Allreduce,
+    Entrant,
+    Together,
+    entrants,
+    without_aggregators,
+    without_coding,
+)
 from sparsewire.bench.timing import Contender, measure
+from sparsewire.bench.variants import DEDICATED
 from sparsewire.network import INTERFACE, interface_bytes
 from sparsewire.tune import tune
 
@@ -44,6 +52,7 @@ class Plan:
     algorithms: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("exact",)
     methods: tuple[str, ...] = ()
+    aggregators: int = 0  # ranks that only aggregate, besides those of the cases
     peers: tuple[str, ...] = ()
     peer_port: int = 0
     in_namespace: bool = False
@@ -57,7 +66,8 @@ class Plan:
 
     @property
     def ranks(self) -> int:
-        return self.cases[0].ranks
+        """All of them, aggregators too."""
+        return self.cases[0].ranks + self.aggregators
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -73,7 +83,16 @@ class Plan:
 
 def main() -> None:
     plan = Plan.from_json(sys.argv[1])
-    with sw.init(timeout=plan.timeout_s) as comm, _peer_group(plan, comm):
+    with sw.init(timeout=plan.timeout_s, aggregators=plan.aggregators) as comm:
+        if comm.is_aggregator:
+            comm.serve()
+        else:
+            _work(plan, comm)
+
+
+def _work(plan: Plan, comm: sw.Communicator) -> None:
+    """All cases, at a rank that has inputs."""
+    with _peer_group(plan, comm):
         if plan.tune_s:
             tune(comm, budget_s=plan.tune_s)
         for case in plan.cases:
@@ -116,9 +135,14 @@ def _contenders(plan: Plan, comm: sw.Communicator, case: Case, stack: ExitStack)
     indices, values = make_input(case, comm.rank)
     sparse = sw.SparseVector(case.length, indices, values)
     dense = sparse.to_dense()
-    plain = stack.enter_context(without_coding(comm)) if "coo" in plan.precisions else comm
+    workers = stack.enter_context(without_aggregators(comm)) if plan.aggregators else comm
+    plain = stack.enter_context(without_coding(workers)) if "coo" in plan.precisions else workers
+
+    def group(run: Entrant) -> sw.Communicator:
+        return comm if run.algorithm == DEDICATED else plain if run.precision == "coo" else workers
+
     runs, _ = entrants(plan.algorithms, plan.precisions)
-    ours = [Allreduce(run, plain if run.precision == "coo" else comm, sparse, dense) for run in runs]
+    ours = [Allreduce(run, group(run), case, sparse, dense) for run in runs]
     return [*ours, *(peers.contender(name, comm, case.length, indices, values) for name in plan.peers)]
 
 

@@ -7,8 +7,8 @@ Every rank aggregates a share (colocated), or ranks of their own do (dedicated).
 small parts, so a hot region of the vector is everybody's.  ``blocks`` is the form for dense vectors most of
 whose blocks are zero, ``pairs`` the one for sparse vectors.  Per rank: (P-1)/P of its vector and of the sum,
 sent and received; with aggregators of their own, all of its vector is sent and all of the sum received, each
-in one direction of the link.  Exact; the same bits on every rank and on every run, because what is complete is
-added up in rank order.
+in one direction of the link.  Exact; the same bits on every rank and on every run, because what is complete
+is added up in rank order.
 
 Paper: Fei et al., Efficient sparse collective communication and its application to accelerate distributed
 deep learning, SIGCOMM'21.

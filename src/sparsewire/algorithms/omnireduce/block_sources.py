@@ -8,7 +8,7 @@ from sparsewire import kernels, memory, work
 from sparsewire.algorithms.omnireduce.message import Integers
 from sparsewire.vector import Array, SparseVector, index_dtype
 
-__all__ = ["DenseBlocks", "SparseBlocks"]
+__all__ = ["DenseBlocks", "SparseBlocks", "ranges"]
 
 
 class DenseBlocks:
@@ -66,9 +66,7 @@ class SparseBlocks:
         """As ``DenseBlocks.gather``."""
         assert self._vec.indices is not None
         begins, ends = np.searchsorted(self._vec.indices, [blocks * self._block, (blocks + 1) * self._block])
-        counts = ends - begins
-        rows = np.repeat(np.arange(len(blocks)), counts)
-        entries = np.arange(len(rows)) + np.repeat(ends - np.cumsum(counts), counts)
+        rows, entries = np.repeat(np.arange(len(blocks)), ends - begins), ranges(begins, ends)
         filled = np.zeros((len(blocks), self._block), self.dtype)
         filled[rows, self._vec.indices[entries] % self._block] = self._vec.values[entries]
         return filled
@@ -88,3 +86,14 @@ class SparseBlocks:
         return SparseVector.piece(
             length, 0, length, indices[:inside].astype(index_dtype(length)), values[:inside]
         )
+
+
+def ranges(begins: Integers, ends: Integers) -> Integers:
+    """All numbers from each begin to before its end, one range behind the other.
+
+    >>> ranges(np.array([5, 0]), np.array([7, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    counts = ends - begins
+    total = np.cumsum(counts)
+    return np.arange(total[-1] if len(total) else 0) + np.repeat(ends - total, counts)

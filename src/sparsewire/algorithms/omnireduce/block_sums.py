@@ -34,55 +34,54 @@ class Part(NamedTuple):
     def split(self, bound: Integers) -> tuple[Part, Part]:
         """The blocks below the bound of their column, and the others."""
         below = self.blocks < bound[self.columns]
-        return (self, self.take(slice(0))) if below.all() else (self.take(below), self.take(~below))
+        if below.all() or not below.any():
+            none = self.take(slice(0))
+            return (self, none) if below.all() else (none, self)
+        return self.take(below), self.take(~below)
 
 
 class InRankOrder:
-    """Keeps what each worker sends until it is complete: the same inputs give the same bits."""
+    """Keeps what workers send until it is complete: the same inputs give the same bits."""
 
     def __init__(self, op: Reduction, workers: int) -> None:
         self._op, self._workers = op, workers
-        self._parts: dict[int, Part] = {}
+        self._parts: list[list[Part]] = [[] for _ in range(workers)]
 
     def put(self, worker: int, part: Part) -> None:
-        kept = self._parts.get(worker)
-        self._parts[worker] = joined([kept, part]) if kept is not None and len(kept.blocks) else part
+        self._parts[worker].append(part)
 
     def take(self, bound: Integers) -> Part:
-        """The sums of all blocks below the bound of their column, by number."""
-        ready = []
-        for worker in sorted(self._parts):
-            part, self._parts[worker] = self._parts[worker].split(bound)
-            ready.append(part)
-        return added_up(ready, self._op, self._workers)
+        """The sums of all blocks below the bound of their column."""
+        halves = [[part.split(bound) for part in parts] for parts in self._parts]
+        self._parts = [[above for _, above in of_one if len(above.blocks)] for of_one in halves]
+        return added_up([below for of_one in halves for below, _ in of_one], self._op, self._workers)
 
 
 class InArrivalOrder:
-    """Adds up at once what comes; for sums only."""
+    """Adds up what comes as soon as it can; for sums only."""
 
     def __init__(self, op: Reduction, workers: int) -> None:
         self._op, self._workers = op, workers
-        self._total: Part | None = None
+        self._totals: list[Part] = []
 
     def put(self, worker: int, part: Part) -> None:
-        if self._total is None:
-            self._total = added_up([part], self._op, self._workers)
-        elif np.array_equal(self._total.blocks, part.blocks):
-            work.count(values=part.data.size)
-            rows = np.arange(len(part.blocks))
-            kernels.add_blocks(self._total.data.reshape(-1), rows, part.data.reshape(-1), part.data.shape[1])
-        else:
-            self._total = added_up([self._total, part], self._op, self._workers)
+        for total in self._totals:
+            if np.array_equal(total.blocks, part.blocks):
+                work.count(values=part.data.size)
+                _add(total.data, np.arange(len(part.blocks)), part.data)
+                return
+        self._totals.append(added_up([part], self._op, self._workers))
 
     def take(self, bound: Integers) -> Part:
         """As ``InRankOrder.take``."""
-        assert self._total is not None
-        done, self._total = self._total.split(bound)
-        return done
+        halves = [total.split(bound) for total in self._totals]
+        self._totals = [above for _, above in halves if len(above.blocks)]
+        return added_up([below for below, _ in halves], self._op, self._workers)
 
 
 def added_up(parts: Sequence[Part], op: Reduction, workers: int) -> Part:
     """The parts' sum, added up in the order given, in memory of its own."""
+    parts = [part for part in parts if len(part.blocks)] or parts[:1]
     blocks, rows = _union(parts)
     count, block = len(blocks.blocks), parts[0].data.shape[1]
     dtype = np.float32 if parts[0].data.dtype.itemsize == 2 else parts[0].data.dtype
@@ -116,7 +115,7 @@ def _sum(total: Array, rows: Sequence[Integers], parts: Sequence[Part]) -> None:
     covered = len(rows[0]) == len(total)
     total[:] = parts[0].data if covered else 0
     for row, part in list(zip(rows, parts, strict=True))[covered:]:
-        kernels.add_blocks(total.reshape(-1), row, part.data.reshape(-1), total.shape[1])
+        _add(total, row, part.data)
 
 
 def _reduce(
@@ -133,7 +132,5 @@ def _reduce(
     total += total.dtype.type(0)  # -0.0 becomes 0.0
 
 
-def joined(parts: Sequence[Part]) -> Part:
-    """All blocks of the parts, in their order."""
-    together = Part(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    return together.take(np.lexsort((together.blocks, together.columns)))
+def _add(total: Array, rows: Integers, data: Array) -> None:
+    kernels.add_blocks(total.reshape(-1), rows, data.reshape(-1), total.shape[1])

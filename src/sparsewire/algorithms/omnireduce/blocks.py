@@ -1,18 +1,19 @@
 """OmniReduce's block form: workers send their blocks that are not zero, aggregators add them up.  No I/O.
 
-Every block belongs to a column of an aggregator, and ``fusion`` columns are a slot.  In a column a worker's
-blocks go one after the other, and with each travels the number of the one that follows:
+Every block belongs to a column of an aggregator, and some columns are a slot.  In a column a worker's blocks
+go one after the other, and with each travels the number of the one that follows:
 
-    worker       of every column: (column, current, next) and the data of current, its first block there
+    worker       of every column: (column, current, next) and the data of current, for its first blocks there
     aggregator   once all have spoken about a slot: in each column all blocks below the smallest next are
                  complete, for who has another one would have named it; their sums go to every worker
-    worker       whose current came back: (column, current, next) again, one block further
+    worker       whose blocks of a column have all come back: (column, current, next) again, of those behind
 
-So a sum is the permission to send the next block, and slots are a window: while one is added up the others
-are on their way.  Which messages there are, and the sums in them, do not depend on who is faster.
+So a sum is the permission to send more, and slots are a window: while one is added up the others are on their
+way.  Which messages there are, and the sums in them, do not depend on who is faster.
 
-The original sends a block of every column before it knows who has one, and asks for each further one; here a
-worker's first blocks are on their way from the start, and its next follows without being asked for.
+The original sends a block of every column before it knows who has one, and asks for each further one.  Here
+a worker's first blocks are on their way from the start, several of a column if it has blocks in few of them,
+and more follow without being asked for: a link has a queue, and a question waits in it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks
+from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks, ranges
 from sparsewire.algorithms.omnireduce.block_sums import InArrivalOrder, InRankOrder, Part
 from sparsewire.algorithms.omnireduce.dealing import Deal
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, RESULT, Integers, Message, Terms, turned
@@ -60,7 +62,7 @@ class Layout:
 
 
 class Batch(NamedTuple):
-    """Blocks, at most one of a column if they are a worker's; ``data`` has a row for each."""
+    """Blocks, by column and then by number; ``data`` has a row for each."""
 
     columns: Integers
     current: Integers
@@ -104,21 +106,18 @@ class Worker:
 
     def __init__(self, source: DenseBlocks | SparseBlocks, layout: Layout, servers: Sequence[int]) -> None:
         self._source, self._layout, self._servers = source, layout, servers
+        blocks = source.nonzero()
+        aggregator, column = layout.place(blocks)
+        mine = [aggregator == place for place in range(layout.aggregators)]
+        self._shares = [_Share(column[chosen], blocks[chosen], layout) for chosen in mine]
         self._open = {server: place for place, server in enumerate(servers)}  # those that have more to say
-        mine = self._source.nonzero()
-        aggregator, column = layout.place(mine)
-        keys = aggregator * layout.columns + column
-        counts = np.bincount(keys, minlength=layout.aggregators * layout.columns)
-        self._blocks = mine[np.argsort(keys, kind="stable")]  # by aggregator, then column, then number
-        self._ends = np.cumsum(counts).reshape(layout.aggregators, layout.columns)
-        self._at = self._ends - counts.reshape(self._ends.shape)  # the current one of each column
 
     @property
     def awaited(self) -> set[int]:
         return {*self._open}
 
     def begin(self, first: int = 0) -> Iterator[Send]:
-        """The first block of every column; to one aggregator after the other, from the ``first`` on."""
+        """The first blocks of every column; to one aggregator after the other, from the ``first`` on."""
         rounds = zip_longest(*map(self._opening, turned(len(self._servers), first)))
         return (send for send in chain.from_iterable(rounds) if send is not None)
 
@@ -130,36 +129,65 @@ class Worker:
         self._source.write(batch.current, batch.data)
         if not message.number:
             del self._open[source]
-        at, ends = self._at[place], self._ends[place]
-        column = batch.columns
-        mine = column[(at[column] < ends[column]) & (self._current(at[column]) == batch.current)]
-        at[mine] += 1
-        going_on = mine[at[mine] < ends[mine]]
-        return [self._contribution(place, going_on, self._layout.terms.slots)] if len(going_on) else []
+        columns = self._shares[place].complete(batch.columns, batch.current)
+        return [self._contribution(place, columns, self._layout.terms.slots)] if len(columns) else []
 
     def result(self) -> SparseVector:
         return self._source.result()
 
     def _opening(self, place: int) -> Iterator[Send]:
         """Messages about all slots of an aggregator, each about as many as fill it."""
-        columns = np.flatnonzero(self._at[place] < self._ends[place])
+        columns, counts = self._shares[place].opening()
         slots, width = self._layout.terms.slots, self._layout.terms.width
-        before = np.searchsorted(columns, np.arange(slots + 1) * width)
-        for begin, end in _filled(np.diff(before).tolist(), width):
-            yield self._contribution(place, columns[before[begin] : before[end]], end)
+        of_slots = np.bincount(columns // width, weights=counts, minlength=slots)
+        for begin, end in _filled(of_slots.tolist(), width):
+            first, last = np.searchsorted(columns, [begin * width, end * width])
+            yield self._contribution(place, columns[first:last], end)
 
     def _contribution(self, place: int, columns: Integers, told: int) -> Send:
-        at = self._at[place, columns]
-        current = self._blocks[at]
-        following = np.where(at + 1 < self._ends[place, columns], self._current(at + 1), self._layout.blocks)
+        columns, current, following = self._shares[place].next(columns)
         batch = Batch(columns, current, following, self._source.gather(current))
         return Send(self._servers[place], batch.message(CONTRIBUTION, told, self._layout.terms).payload())
 
-    def _current(self, at: Integers) -> Integers:
-        """The block at each place, and any where there is none."""
+
+class _Share:
+    """A worker's blocks of one aggregator, by column and then by number, and how far they are."""
+
+    def __init__(self, columns: Integers, blocks: Integers, layout: Layout) -> None:
+        order = np.argsort(columns, kind="stable")
+        self._none = layout.blocks
+        self._by_number, self._blocks = blocks, blocks[order]
+        counts = np.bincount(columns, minlength=layout.columns)
+        self._ends = np.cumsum(counts)  # of each column; the next two: what has been sent, and has come back
+        self._sent = self._ends - counts
+        self._complete = self._sent.copy()
+        # Of a column so many blocks go at once that all together are no more than a block of every column.
+        self._depth = layout.columns // max(1, int(np.count_nonzero(counts)))
+
+    def opening(self) -> tuple[Integers, Integers]:
+        """The columns that have blocks, and how many of each go at first."""
+        columns = np.flatnonzero(self._sent < self._ends)
+        return columns, np.minimum(self._depth, (self._ends - self._sent)[columns])
+
+    def next(self, columns: Integers) -> tuple[Integers, Integers, Integers]:
+        """The blocks of these columns that go now: column, number, and the number of the one that follows."""
+        begins, ends = self._sent[columns], self._ends[columns]
+        stops = np.minimum(begins + self._depth, ends)
+        self._sent[columns] = stops
+        at, counts = ranges(begins, stops), stops - begins
+        following = np.append(self._blocks, self._none)[at + 1]
+        following[at + 1 == np.repeat(ends, counts)] = self._none
+        return np.repeat(columns, counts), self._blocks[at], following
+
+    def complete(self, columns: Integers, blocks: Integers) -> Integers:
+        """These have come back; the columns of which others may go now."""
         if not len(self._blocks):
-            return at
-        return self._blocks[np.minimum(at, len(self._blocks) - 1)]
+            return columns[:0]
+        at = np.searchsorted(self._by_number, blocks)
+        mine = columns[self._by_number[np.minimum(at, len(self._by_number) - 1)] == blocks]
+        self._complete += np.bincount(mine, minlength=len(self._complete))
+        idle = (self._complete == self._sent) & (self._sent < self._ends)
+        return np.intersect1d(mine, np.flatnonzero(idle))
 
 
 class Aggregator:
@@ -167,93 +195,79 @@ class Aggregator:
 
     def __init__(self, place: int, layout: Layout, workers: int, op: Reduction, dtype: np.dtype[Any]) -> None:
         self._place, self._layout, self._workers, self._dtype = place, layout, workers, dtype
-        self._slots = [_Slot(number, layout, workers, op, dtype) for number in range(layout.terms.slots)]
+        slots, columns = layout.terms.slots, layout.columns
+        # By worker and column: the last block that has come, while it is not complete; the one that will come
+        # then; and whether it is expected now.
+        self._last = np.full((workers, columns), layout.blocks)
+        self._next = np.full((workers, columns), layout.blocks)
+        self._due = np.zeros((workers, columns), bool)
+        self._waiting = np.ones((workers, slots), bool)  # who has to speak before a slot goes on
         self._told = [0] * workers  # how many slots each worker has spoken about at least once
-        self._open = layout.terms.slots
+        in_order_of_arrival = layout.terms.arrival and op.absent_is_neutral  # for others it does not matter
+        self._sums = (InArrivalOrder if in_order_of_arrival else InRankOrder)(op, workers)
 
     @property
     def awaited(self) -> set[int]:
-        return {worker for slot in self._slots for worker in slot.waiting}
+        return set(np.flatnonzero(self._waiting.any(axis=1)).tolist())
 
     def on_message(self, source: int, message: Message) -> list[Send]:
         if message.kind != CONTRIBUTION or not 0 <= source < self._workers:
             raise WireError(f"rank {source} sends blocks and is no worker")
         batch = Batch.read(source, message, self._layout, self._dtype, self._place)
-        complete = []
-        for slot, part in self._parts(source, message.number, batch):
-            slot.hear(source, part)
-            if not slot.waiting:
-                complete.append((slot, slot.complete()))
-        return list(self._results(complete))
+        spoken = self._spoken(source, message.number, batch)
+        self._waiting[source, spoken] = False
+        self._due[source, batch.columns] = False
+        self._last[source, batch.columns] = batch.current  # of those of one column the last stays
+        self._next[source, batch.columns] = batch.next
+        self._sums.put(source, Part(batch.columns, batch.current, batch.data))
+        complete = spoken & ~self._waiting.any(axis=0)
+        return list(self._results(complete, self._complete(complete))) if complete.any() else []
 
-    def _parts(self, source: int, told: int, batch: Batch) -> Iterator[tuple[_Slot, Batch]]:
-        """What a worker says about each slot; about those that it opens it may have nothing to say."""
+    def _spoken(self, source: int, told: int, batch: Batch) -> npt.NDArray[np.bool_]:
+        """The slots that a message is about, once it is known to be about what is due."""
         slots, width = self._layout.terms.slots, self._layout.terms.width
-        if not self._told[source] <= told <= slots or (np.diff(batch.columns) <= 0).any():
-            raise WireError(f"rank {source} tells about {told} of {slots} slots, or of columns in disorder")
-        opened, self._told[source] = range(self._told[source], told), told
-        for number in sorted({*(batch.columns // width).tolist(), *opened}):
-            begin, end = np.searchsorted(batch.columns, [number * width, (number + 1) * width])
-            yield self._slots[number], batch.between(begin, end)
+        columns, current = batch.columns, batch.current
+        is_first = np.diff(columns, prepend=-1) > 0  # in its column
+        follows = columns[1:] == columns[:-1]
+        if (is_first[1:] == follows).any() or (follows & (batch.next[:-1] != current[1:])).any():
+            raise WireError(f"rank {source} sends blocks {current} of columns {columns} in disorder")
+        opened, spoken = np.zeros((2, slots), bool)
+        if not self._told[source] <= told <= slots:
+            raise WireError(f"rank {source} tells about {told} of {slots} slots, after {self._told[source]}")
+        opened[self._told[source] : told] = True
+        spoken[columns // width] = True
+        due = np.flatnonzero(self._due[source] & np.repeat(spoken, width))
+        going_on = is_first & ~opened[columns // width]
+        columns, current = columns[going_on], current[going_on]
+        if not np.array_equal(columns, due) or (self._next[source, columns] != current).any():
+            raise WireError(
+                f"rank {source} sends blocks {current} and should send {self._next[source, due]}: out of turn"
+            )
+        self._told[source] = told
+        return opened | spoken
 
-    def _results(self, complete: Sequence[tuple[_Slot, Batch]]) -> Iterator[Send]:
+    def _complete(self, slots: npt.NDArray[np.bool_]) -> Batch:
+        """The sums of all blocks below everybody's next; from here on these slots wait for who has more."""
+        column = np.repeat(slots, self._layout.terms.width)
+        bound = np.where(column, self._next.min(axis=0), 0)
+        done = self._last < bound
+        self._last[done] = self._layout.blocks
+        self._due |= done & (self._next < self._layout.blocks)
+        self._waiting |= self._due.reshape(self._workers, len(slots), -1).any(axis=2)
+        columns, blocks, sums = self._sums.take(bound)
+        return Batch(columns, blocks, bound[columns], sums.astype(self._dtype, copy=False))
+
+    def _results(self, slots: npt.NDArray[np.bool_], sums: Batch) -> Iterator[Send]:
         """Messages with the sums of slots, each with as many as fill it, to every worker."""
         terms = self._layout.terms
-        for begin, end in _filled([len(batch.current) for _, batch in complete], terms.width):
-            self._open -= sum(not slot.waiting for slot, _ in complete[begin:end])
-            batch = _joined([batch for _, batch in complete[begin:end]])
-            if len(batch.current) or not self._open:
-                payload = batch.message(RESULT, self._open, terms).payload()
+        before = np.searchsorted(sums.columns, [0, *(np.flatnonzero(slots) + 1) * terms.width])
+        parts = list(_filled(np.diff(before).tolist(), terms.width))
+        for part, (begin, end) in enumerate(parts, start=1):
+            batch = sums.between(before[begin], before[end])
+            is_last = part == len(parts) and not self._waiting.any()
+            if len(batch.current) or is_last:
+                payload = batch.message(RESULT, int(not is_last), terms).payload()
                 yield from (Send(worker, payload) for worker in turned(self._workers, self._place + 1))
-
-
-class _Slot:
-    """What workers have said about some columns, and the sums that are being made of it."""
-
-    def __init__(
-        self, number: int, layout: Layout, workers: int, op: Reduction, dtype: np.dtype[Any]
-    ) -> None:
-        self.waiting = set(range(workers))  # who has to speak before anything is complete
-        self._layout, self._dtype = layout, dtype
-        self._first = number * layout.terms.width  # of its columns
-        shape = workers, layout.terms.width
-        self._current = np.full(
-            shape, layout.blocks
-        )  # the block that each worker has sent and is not complete
-        self._next = np.full(shape, layout.blocks)  # ... and the one that it will send then
-        self._due: dict[
-            int, Integers
-        ] = {}  # the columns that a worker has to speak about, after its first words
-        at_once = layout.terms.arrival and op.absent_is_neutral  # otherwise the order does not matter
-        self._sums = InArrivalOrder(op, workers) if at_once else InRankOrder(op, workers)
-
-    def hear(self, worker: int, batch: Batch) -> None:
-        column = batch.columns - self._first
-        due = self._due.get(worker, column)
-        named = self._next[worker, column] if worker in self._due else batch.current
-        if worker not in self.waiting or not np.array_equal(due, column) or (named != batch.current).any():
-            raise WireError(f"rank {worker} sends blocks {batch.current} out of turn: due are {named}")
-        self.waiting.remove(worker)
-        self._current[worker, column] = batch.current
-        self._next[worker, column] = batch.next
-        self._sums.put(worker, Part(column, batch.current, batch.data))
-
-    def complete(self) -> Batch:
-        """The sums of all blocks below everybody's next; from here on the slot waits for who has more."""
-        bound = self._next.min(axis=0)
-        done = self._current < bound
-        self._current[done] = self._layout.blocks
-        due = done & (self._next < self._layout.blocks)
-        self.waiting = set(np.flatnonzero(due.any(axis=1)).tolist())
-        self._due = {worker: np.flatnonzero(due[worker]) for worker in self.waiting}
-        columns, blocks, sums = self._sums.take(bound)
-        return Batch(self._first + columns, blocks, bound[columns], sums.astype(self._dtype, copy=False))
-
-
-def _joined(batches: Sequence[Batch]) -> Batch:
-    if len(batches) == 1:
-        return batches[0]
-    return Batch(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
 
 
 def _filled(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

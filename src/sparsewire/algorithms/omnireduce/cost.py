@@ -1,8 +1,8 @@
 """What OmniReduce costs: colocated, and with aggregators of their own (``Shape.aggregators``).
 
 In units of what a dense vector takes on a link, with D and U the densities of a vector and of the sum:
-colocated (P-1)/P (D + U), because each rank sends its own and its share of the sums; dedicated max(U, P U / A),
-because the two directions are used by different messages.  Beside them, messages and computing.
+colocated (P-1)/P (D + U), because each rank sends its own and its share of the sums; dedicated
+max(U, P U / A), because contributions go one way and sums the other.  Beside them, messages and computing.
 """
 
 from __future__ import annotations

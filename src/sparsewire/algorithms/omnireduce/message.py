@@ -46,7 +46,7 @@ class Terms:
 
 
 class Message(NamedTuple):
-    """``number`` is of slots: those that a worker has told about, or that an aggregator has still open."""
+    """``number`` is how many slots a worker has told about so far, and 0 in an aggregator's last message."""
 
     kind: int
     number: int

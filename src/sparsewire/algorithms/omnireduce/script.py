@@ -30,8 +30,8 @@ class OmniReduce:
     """
 
     block: int | None = None
-    slots: int = 8
-    message_bytes: int = 1 << 18
+    slots: int = 16
+    message_bytes: int = 1 << 19
     arrival: bool = False
 
     def __post_init__(self) -> None:
