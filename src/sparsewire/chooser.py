@@ -32,6 +32,7 @@ class Key(NamedTuple):
     length: int
     value_bytes: int
     precision: Precision | None = None  # how they travel
+    ordered: bool = False  # ... and are to be added up in rank order
 
 
 class Choice(NamedTuple):
@@ -92,6 +93,7 @@ class _Facts:
             index_price=index_price,
             blocks=None if blocks is None else _coarse(blocks),
             aggregators=aggregators,
+            ordered=key.ordered,
         )
 
 

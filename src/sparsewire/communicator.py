@@ -134,6 +134,7 @@ class Communicator:
         precision: str | Precision | None = None,
         feedback: Feedback | None = None,
         out: Any = None,
+        in_rank_order: bool = False,
         timeout: float | None = None,
     ) -> Any:
         """Everybody's sum, mean (``op="avg"``), maximum or minimum, the same bits on every rank.
@@ -144,7 +145,8 @@ class Communicator:
 
         "auto" takes the algorithm with the shortest predicted time.  Calls with the same ``name`` are taken
         to be alike: later ones go by what was seen in earlier ones, and only the first asks all ranks.
-        ``nnz`` promises that no rank has more entries.  All ranks give the same.
+        ``nnz`` promises that no rank has more entries.  All ranks give the same.  With ``in_rank_order`` it
+        chooses among those that add up in rank order, so the bits of a sum do not depend on the choice.
 
         ``precision`` sends fewer bits: "float16", "bfloat16", or "qsgd2", "qsgd4", "qsgd8" (``QSGD``), which
         is right on average.  Every rank's values are rounded once, and in some algorithms the sums once more;
@@ -156,7 +158,7 @@ class Communicator:
         "omnireduce" takes a dense ``x`` by blocks: its rows if it has any, or 256 values.  An ``OmniReduce``
         says what else it can do, such as another size of blocks.
         """
-        options = algorithm, op, name, nnz, precision, feedback, out
+        options = algorithm, op, name, nnz, precision, feedback, out, in_rank_order
         return self._call(lambda: self._allreduce(x, *options), timeout)
 
     def iallreduce(
@@ -170,10 +172,11 @@ class Communicator:
         precision: str | Precision | None = None,
         feedback: Feedback | None = None,
         out: Any = None,
+        in_rank_order: bool = False,
         timeout: float | None = None,
     ) -> Request:
         """``allreduce`` in the background; calls of one ``name`` follow one another, others overlap."""
-        options = algorithm, op, name, nnz, precision, feedback, out
+        options = algorithm, op, name, nnz, precision, feedback, out, in_rank_order
         return self._icall(lambda: self._allreduce(x, *options), timeout)
 
     def allreduce_topk(
@@ -369,6 +372,7 @@ class Communicator:
         precision: str | Precision | None,
         feedback: Feedback | None,
         out: Any,
+        in_rank_order: bool,
     ) -> _Plan:
         vector, restore = from_any(x)
         omnireduce = algorithm if isinstance(algorithm, OmniReduce) else None
@@ -379,7 +383,7 @@ class Communicator:
         _check_promise(nnz)
         sent_as = precision_of(precision, vector.dtype, op)
         rounding = self._rounding(sent_as, algorithm, vector, feedback)
-        key = Key(name, vector.length, vector.dtype.itemsize, sent_as)
+        key = Key(name, vector.length, vector.dtype.itemsize, sent_as, bool(in_rank_order))
         chooser = self._chooser
 
         memory = None

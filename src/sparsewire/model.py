@@ -105,7 +105,7 @@ class Shape:
     not matter.  ``skew`` is how many times its share the fullest of ``size`` even ranges has.
     ``precision`` is how values travel, if they are rounded, and ``index_price`` is the network's.  ``blocks``
     is how many blocks of 256 positions have an entry, if that is known, and ``aggregators`` how many ranks
-    there are beside the others that do nothing but add up.
+    there are beside the others that do nothing but add up.  ``ordered``: sums have to be made in rank order.
     """
 
     size: int
@@ -119,6 +119,7 @@ class Shape:
     index_price: float = 0.0
     blocks: int | None = None
     aggregators: int = 0
+    ordered: bool = False
 
     @property
     def index_bytes(self) -> int:

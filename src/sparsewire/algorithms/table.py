@@ -33,15 +33,18 @@ class Algorithm:
     cost: Callable[[Network, Shape], Cost]
     dense: bool = False  # does not look at zeros: a baseline
     rounds: bool = False  # takes a ``rounding`` as well: sums are made in one place only
+    ordered: bool = False  # adds up in rank order: the same bits as others that do
 
 
 # In order of preference: where the predicted costs are equal, `auto` takes the first.
 ALGORITHMS: dict[str, Algorithm] = {
     "recursive_doubling": Algorithm(recursive_doubling.recursive_doubling, recursive_doubling.cost),
-    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost, rounds=True),
-    "split_allgather": Algorithm(split_allgather.split_allgather, split_allgather.cost, rounds=True),
-    "balanced": Algorithm(balanced.balanced, balanced.cost, rounds=True),
-    "omnireduce": Algorithm(omnireduce.omnireduce, omnireduce.cost),
+    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost, rounds=True, ordered=True),
+    "split_allgather": Algorithm(
+        split_allgather.split_allgather, split_allgather.cost, rounds=True, ordered=True
+    ),
+    "balanced": Algorithm(balanced.balanced, balanced.cost, rounds=True, ordered=True),
+    "omnireduce": Algorithm(omnireduce.omnireduce, omnireduce.cost, ordered=True),
     "sparse_ring": Algorithm(sparse_ring.sparse_ring, sparse_ring.cost),
     "hybrid": Algorithm(hybrid.hybrid, hybrid.cost),
     "dense_ring": Algorithm(dense_ring.dense_ring, dense_ring.cost, dense=True),
@@ -66,5 +69,9 @@ TOPK_ALGORITHMS: dict[str, TopkAlgorithm] = {
 
 
 def suited(shape: Shape) -> dict[str, Algorithm]:
-    """Those that can do what the problem asks for: to round, if it has a precision."""
-    return {name: row for name, row in ALGORITHMS.items() if row.rounds or shape.precision is None}
+    """Those that can do what the problem asks for: to round, if it has a precision, and to keep an order."""
+    return {
+        name: row
+        for name, row in ALGORITHMS.items()
+        if (row.rounds or shape.precision is None) and (row.ordered or not shape.ordered)
+    }

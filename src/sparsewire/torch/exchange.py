@@ -108,8 +108,11 @@ class Lossless(Exchange):
         return self.memory.nonzeros(gradients, self.layout.cuts)
 
     def start(self, selected: SparseVector) -> Request:
-        algorithm = self._dense_algorithm if self._is_full else ANY_SHAPE
-        return self._comm.iallreduce(selected, algorithm=algorithm, precision=self._precision)
+        if self._is_full:
+            return self._comm.iallreduce(selected, algorithm=self._dense_algorithm, precision=self._precision)
+        # In rank order all have the same bits, whatever a process knows that goes on from a checkpoint.
+        name = self.layout.names[0]
+        return self._comm.iallreduce(selected, name=name, in_rank_order=True, precision=self._precision)
 
     def finish(self, exchanged: Any, selected: SparseVector) -> SparseVector:
         total: SparseVector = exchanged

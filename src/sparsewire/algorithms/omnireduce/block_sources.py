@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sparsewire import kernels, memory, work
+from sparsewire.algorithms.omnireduce.dealing import ranges
 from sparsewire.algorithms.omnireduce.message import Integers
 from sparsewire.vector import Array, SparseVector, index_dtype
 
-__all__ = ["DenseBlocks", "SparseBlocks", "ranges"]
+__all__ = ["DenseBlocks", "SparseBlocks"]
 
 
 class DenseBlocks:
@@ -18,12 +19,17 @@ class DenseBlocks:
         self.dtype = vec.dtype
         self._vec, self._block = vec, block
         self._out = out
-        # In place: where nobody has anything, this rank has zeros.
-        self._is_clear = out is not None and out.ctypes.data == vec.values.ctypes.data
+        in_place = out is not None and out.ctypes.data == vec.values.ctypes.data
+        if in_place and self.dtype.itemsize == 2:
+            self._vec = SparseVector.from_dense(vec.values.copy())  # of which no kernel sees the bits
+        self._is_clear = in_place and self._vec is vec  # where nobody has anything, this rank has zeros
 
     def nonzero(self) -> Integers:
         work.count(values=self._vec.span)
-        return kernels.nonzero_blocks(self._vec.values, self._block)
+        values = self._vec.values
+        if self._is_clear:  # in place -0.0 is not zero: it would stay, and on this rank only
+            values = values.view(f"i{self.dtype.itemsize}")
+        return kernels.nonzero_blocks(values, self._block)
 
     def gather(self, blocks: Integers) -> Array:
         """Their values, a row for each; the last block of the vector is filled up with zeros."""
@@ -86,14 +92,3 @@ class SparseBlocks:
         return SparseVector.piece(
             length, 0, length, indices[:inside].astype(index_dtype(length)), values[:inside]
         )
-
-
-def ranges(begins: Integers, ends: Integers) -> Integers:
-    """All numbers from each begin to before its end, one range behind the other.
-
-    >>> ranges(np.array([5, 0]), np.array([7, 3]))
-    array([5, 6, 0, 1, 2])
-    """
-    counts = ends - begins
-    total = np.cumsum(counts)
-    return np.arange(total[-1] if len(total) else 0) + np.repeat(ends - total, counts)

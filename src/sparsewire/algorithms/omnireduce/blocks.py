@@ -9,7 +9,7 @@ go one after the other, and with each travels the number of the one that follows
     worker       whose blocks of a column have all come back: (column, current, next) again, of those behind
 
 So a sum is the permission to send more, and slots are a window: while one is added up the others are on their
-way.  Which messages there are, and the sums in them, do not depend on who is faster.
+way.  The sums do not depend on who is faster.
 
 The original sends a block of every column before it knows who has one, and asks for each further one.  Here
 a worker's first blocks are on their way from the start, several of a column if it has blocks in few of them,
@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks, ranges
+from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks
 from sparsewire.algorithms.omnireduce.block_sums import InArrivalOrder, InRankOrder, Part
-from sparsewire.algorithms.omnireduce.dealing import Deal
+from sparsewire.algorithms.omnireduce.dealing import Deal, ranges
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, RESULT, Integers, Message, Terms, turned
 from sparsewire.errors import CallMismatchError, WireError
 from sparsewire.steps import Send
@@ -69,6 +69,12 @@ class Batch(NamedTuple):
     next: Integers
     data: Array
 
+    @property
+    def is_first(self) -> npt.NDArray[np.bool_]:
+        """Which are the first of their column."""
+        first: npt.NDArray[np.bool_] = np.diff(self.columns, prepend=-1) != 0
+        return first
+
     def between(self, begin: int, end: int) -> Batch:
         return Batch(*(part[begin:end] for part in self))
 
@@ -92,11 +98,13 @@ class Batch(NamedTuple):
         aggregator, column = layout.place(current)
         wrong = (current >= layout.blocks) | (aggregator != place) | (column != columns)
         wrong |= (following <= current) | (following > layout.blocks)
+        same = columns[1:] == columns[:-1]
+        wrong[1:] |= (columns[1:] < columns[:-1]) | (same & (current[1:] <= current[:-1]))
         if wrong.any():
             at = int(wrong.argmax())
             raise WireError(
                 f"rank {source} sends block {current[at]}, next {following[at]}, in column {columns[at]} of "
-                f"aggregator {place}, where they do not belong"
+                f"aggregator {place}, where they do not belong, or not in order"
             )
         return cls(columns, current, following, body.values.reshape(-1, block))
 
@@ -126,10 +134,10 @@ class Worker:
             raise WireError(f"rank {source} sends a sum out of turn")
         place = self._open[source]
         batch = Batch.read(source, message, self._layout, self._source.dtype, place)
+        columns = self._shares[place].complete(source, batch, is_last=message.number == 0)
         self._source.write(batch.current, batch.data)
         if not message.number:
             del self._open[source]
-        columns = self._shares[place].complete(batch.columns, batch.current)
         return [self._contribution(place, columns, self._layout.terms.slots)] if len(columns) else []
 
     def result(self) -> SparseVector:
@@ -161,6 +169,7 @@ class _Share:
         self._ends = np.cumsum(counts)  # of each column; the next two: what has been sent, and has come back
         self._sent = self._ends - counts
         self._complete = self._sent.copy()
+        self._latest = np.full(layout.columns, -1)  # block of each column whose sum has come
         # Of a column so many blocks go at once that all together are no more than a block of every column.
         self._depth = layout.columns // max(1, int(np.count_nonzero(counts)))
 
@@ -179,15 +188,20 @@ class _Share:
         following[at + 1 == np.repeat(ends, counts)] = self._none
         return np.repeat(columns, counts), self._blocks[at], following
 
-    def complete(self, columns: Integers, blocks: Integers) -> Integers:
+    def complete(self, source: int, sums: Batch, is_last: bool) -> Integers:
         """These have come back; the columns of which others may go now."""
-        if not len(self._blocks):
-            return columns[:0]
-        at = np.searchsorted(self._by_number, blocks)
-        mine = columns[self._by_number[np.minimum(at, len(self._by_number) - 1)] == blocks]
-        self._complete += np.bincount(mine, minlength=len(self._complete))
-        idle = (self._complete == self._sent) & (self._sent < self._ends)
-        return np.intersect1d(mine, np.flatnonzero(idle))
+        at = np.searchsorted(self._by_number, sums.current)
+        mine = sums.columns[np.append(self._by_number, -1)[at] == sums.current]
+        complete = self._complete + np.bincount(mine, minlength=len(self._complete))
+        is_first = sums.is_first
+        repeated = sums.current[is_first] <= self._latest[sums.columns[is_first]]
+        if repeated.any() or (complete > self._sent).any() or (is_last and (complete < self._ends).any()):
+            raise WireError(f"rank {source} sends a sum twice, or of what it was not sent, or ends too early")
+        self._complete = complete
+        self._latest[sums.columns] = sums.current  # of those of one column the last stays
+        mine = mine[np.diff(mine, prepend=-1) > 0]
+        idle = (complete[mine] == self._sent[mine]) & (self._sent[mine] < self._ends[mine])
+        return np.compress(idle, mine)
 
 
 class Aggregator:
@@ -226,13 +240,13 @@ class Aggregator:
     def _spoken(self, source: int, told: int, batch: Batch) -> npt.NDArray[np.bool_]:
         """The slots that a message is about, once it is known to be about what is due."""
         slots, width = self._layout.terms.slots, self._layout.terms.width
-        columns, current = batch.columns, batch.current
-        is_first = np.diff(columns, prepend=-1) > 0  # in its column
-        follows = columns[1:] == columns[:-1]
-        if (is_first[1:] == follows).any() or (follows & (batch.next[:-1] != current[1:])).any():
-            raise WireError(f"rank {source} sends blocks {current} of columns {columns} in disorder")
+        columns, current, is_first = batch.columns, batch.current, batch.is_first
+        aggregator, column = self._layout.place(batch.next)
+        is_here = (aggregator == self._place) & (column == columns) | (batch.next == self._layout.blocks)
+        if not is_here.all() or (batch.next[:-1] != current[1:])[~is_first[1:]].any():
+            raise WireError(f"rank {source} names blocks {batch.next}, which do not follow {current}")
         opened, spoken = np.zeros((2, slots), bool)
-        if not self._told[source] <= told <= slots:
+        if not self._told[source] <= told <= slots or (columns >= told * width).any():
             raise WireError(f"rank {source} tells about {told} of {slots} slots, after {self._told[source]}")
         opened[self._told[source] : told] = True
         spoken[columns // width] = True

@@ -7,12 +7,11 @@ begin anywhere, so is what lies at regular distances.  Every hand gets one card 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Deal"]
+__all__ = ["Deal", "ranges"]
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,14 +31,29 @@ class Deal:
 
     hands: int
 
-    def of(self, cards: npt.NDArray[Any]) -> tuple[Integers, Integers]:
+    def of(self, cards: Integers) -> tuple[Integers, Integers]:
         """Which hand gets each card, and in which turn."""
-        turn, seat = np.divmod(cards.astype(np.int64, copy=False), self.hands)
-        return (seat + self._first(turn)) % self.hands, turn
+        turn = cards // self.hands
+        hand = cards - turn * self.hands + self._first(turn)
+        return np.where(hand < self.hands, hand, hand - self.hands), turn
 
     def card(self, hand: Integers | int, turn: Integers) -> Integers:
         """The card that a hand gets in a turn."""
         return turn * self.hands + (hand - self._first(turn)) % self.hands
 
     def _first(self, turn: Integers) -> Integers:
-        return ((turn.astype(np.uint64) * GOLDEN) >> np.uint64(33)).astype(np.int64) % self.hands
+        half = np.uint64(32)
+        mixed = turn.astype(np.uint64) * GOLDEN
+        mixed = (mixed ^ (mixed >> half)) * GOLDEN  # once is linear, and some distances would meet one hand
+        return (((mixed >> half) * np.uint64(self.hands)) >> half).astype(np.int64)
+
+
+def ranges(begins: Integers, ends: Integers) -> Integers:
+    """All numbers from each begin to before its end, one range behind the other.
+
+    >>> ranges(np.array([5, 0]), np.array([7, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    counts = ends - begins
+    total = np.cumsum(counts)
+    return np.arange(total[-1] if len(total) else 0) + np.repeat(ends - total, counts)

@@ -35,13 +35,18 @@ class Terms:
     def to_numbers(self) -> list[int]:
         return [self.block, self.slots, self.width, int(self.arrival)]
 
+    def fit(self, length: int, aggregators: int) -> bool:
+        """Are there no more slots, and no wider ones, than a vector fills?"""
+        share = max(1, -(-length // (self.block * aggregators))) if self.block else self.slots * self.width
+        return self.width <= share and self.slots <= -(-share // self.width)
+
     @classmethod
-    def from_numbers(cls, numbers: list[int]) -> Terms:
+    def from_numbers(cls, source: int, numbers: list[int]) -> Terms:
         block, slots, width, arrival = numbers
         if not (
             0 <= block <= LARGEST and 0 < slots <= LARGEST and 0 < width <= LARGEST and arrival in (0, 1)
         ):
-            raise WireError(f"blocks of {block}, {slots} slots of {width}, arrival {arrival} are impossible")
+            raise WireError(f"rank {source} sends impossible terms: {numbers}")
         return cls(block, slots, width, bool(arrival))
 
 
@@ -73,7 +78,7 @@ class Message(NamedTuple):
         kind, number, *terms = numbers[:6].tolist()
         if kind not in (CONTRIBUTION, RESULT):
             raise WireError(f"rank {source} sent a message of OmniReduce of the unknown kind {kind}")
-        return cls(kind, number, Terms.from_numbers(terms), numbers[6:], body)
+        return cls(kind, number, Terms.from_numbers(source, terms), numbers[6:], body)
 
 
 def turned(count: int, first: int) -> list[int]:

@@ -30,7 +30,7 @@ from sparsewire.vector import Reduction, SparseVector, concat, index_dtype
 __all__ = ["Aggregator", "Stripes", "Worker"]
 
 STRIPE = 256  # positions, or a multiple: whole tiles of the wire format, and the rows of most embeddings
-MOST_STRIPES = 1024  # of an aggregator: so many even out any hot region, and take no time
+MOST_STRIPES = 256  # of an aggregator: so many even out a hot region, and take little time
 NOTHING: Integers = np.empty(0, np.int64)
 NOWHERE = -1  # before the first position
 
@@ -114,6 +114,10 @@ class Worker:
         if message.kind != RESULT or stream is None or stream.is_summed:
             raise WireError(f"rank {source} sends a sum out of turn")
         _check(source, message, self._terms, stream.share, stream.summed)
+        if message.body.stop > stream.told:
+            raise WireError(
+                f"rank {source} sends {message.body}, beyond {stream.told}: nobody said what is there"
+            )
         arrived = stream.take(message.body)
         return [send for _ in range(arrived) for send in self._contribution(source)]
 
@@ -135,6 +139,7 @@ class _Stream:
         self.share = share
         self.sums: list[SparseVector] = []
         self.is_told = False  # is all of it on its way?
+        self.told = 0  # ... or how far
         self._entries = 0  # ... or so many
         self._ends: deque[int] = deque()  # of the messages whose sum has not come
 
@@ -153,6 +158,7 @@ class _Stream:
         self.is_told = self._entries == self.share.nnz
         piece = self.share.between(begin, self._entries)
         self._ends.append(piece.stop)
+        self.told = piece.stop
         return piece
 
     def take(self, total: SparseVector) -> int:
@@ -193,10 +199,18 @@ class Aggregator:
         bound = min(self._reached)
         if bound <= self._done:
             return []
-        total = self._op.merge([self._below(bound, pieces) for pieces in self._pieces])
+        total = self._merged([self._below(bound, pieces) for pieces in self._pieces])
         self._done = bound
         payload = Message(RESULT, 0, self._terms, NOTHING, total).payload()
         return [Send(worker, payload) for worker in turned(len(self._pieces), self._place + 1)]
+
+    def _merged(self, pieces: Sequence[SparseVector]) -> SparseVector:
+        """Always as entries: where a range ends is a matter of chance, and must not decide what is one."""
+        work.count(entries=sum(piece.nnz for piece in pieces) if len(pieces) > 1 else 0)
+        entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
+        first = pieces[0]
+        merged = self._op.merge_entries(entries, None)
+        return SparseVector.piece(first.length, first.start, first.stop, *merged)
 
     def _below(self, bound: int, pieces: deque[SparseVector]) -> SparseVector:
         """A worker's entries from where sums have ended so far to the bound."""
@@ -214,9 +228,7 @@ def _check(source: int, message: Message, terms: Terms, like: SparseVector, star
     body = message.body
     if message.terms != terms:
         raise CallMismatchError(f"rank {source} sends {message.terms}, and others {terms}")
-    if (body.length, body.dtype, body.start) != (
-        like.length,
-        like.dtype,
-        start,
-    ) or body.stop <= start < like.length:
+    is_like = (body.length, body.dtype, body.start) == (like.length, like.dtype, start)
+    is_new = start < body.stop or not like.length
+    if body.is_dense or not is_like or not is_new or message.number or len(message.numbers):
         raise WireError(f"rank {source} sends {body}, and not what follows {start} in {like}")

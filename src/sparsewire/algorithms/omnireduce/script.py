@@ -82,6 +82,8 @@ def aggregate(
     """The script of a rank that only aggregates, for one collective of ``size`` workers."""
     [(source, payload)] = yield [RecvAny(tuple(range(size)))]
     terms = Message.read(source, payload).terms
+    if not terms.fit(length, len(servers)):
+        raise WireError(f"rank {source} sends {terms}, which a vector of {length:,} does not fill")
     aggregator = _aggregator(servers.index(rank), len(servers), size, op, dtype, length, terms)
     yield from _pump(rank, None, aggregator, _dispatch(source, payload, None, aggregator))
 
