@@ -166,6 +166,9 @@ class Shape:
         """A frame with so many entries in a range, stored as is smaller; they are not in clusters."""
         if self.is_dense(entries, span):
             return self.dense_frame_bytes(span)
+        return self.sparse_frame_bytes(entries, span)
+
+    def sparse_frame_bytes(self, entries: float, span: float) -> int:
         count = round(entries)
         indices = support.form_by_formula(count, round(span), self.index_bytes, self.index_price)
         return HEADER_BYTES + indices.nbytes + self._travelling(count)

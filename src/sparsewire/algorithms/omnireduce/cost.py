@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from sparsewire.algorithms.omnireduce.pairs import Stripes
+from sparsewire.algorithms.omnireduce.pairs import STRIPE_ENTRIES, Stripes
 from sparsewire.algorithms.omnireduce.script import OmniReduce
 from sparsewire.model import HEADER_BYTES, Cost, Network, Shape
 from sparsewire.work import Work
@@ -52,20 +52,24 @@ def best_block(network: Network, shape: Shape) -> int | None:
 
 def _pairs(network: Network, shape: Shape) -> Cost:
     servers = shape.aggregators or shape.size
-    span = Stripes(shape.length, servers).share
+    stripes = Stripes(shape.length, servers)
+    span, moving = stripes.share, STRIPE_ENTRIES * stripes.count
     width = OmniReduce().terms(shape.length, shape.value_bytes, servers).width
-    share, owned = shape.nnz / servers, shape.union(shape.size) / servers
+    union = shape.union(shape.size)
+    share, owned = (min(entries / servers, span) for entries in (shape.nnz, union))
+    of_share = replace(shape, length=span)
+    turns_dense = shape.is_dense(union, shape.length)  # in the end
     pieces = max(1, math.ceil(share / width))
     # A sum reaches as far as the shortest of everybody's pieces; if those are alike, that is one each.
     sums = pieces if pieces == 1 else round(pieces * max(1, min(shape.size, owned / share)))
     return _streamed(
         network,
         shape,
-        Flow.of(pieces, shape.frame_bytes(share / pieces, span / pieces)),
-        Flow.of(sums, shape.frame_bytes(owned / sums, span / sums)),
-        before=Work(values=2 * shape.nnz),
-        adding=shape.merging([share] * shape.size, owned, span),
-        after=Work(values=2 * shape.union(shape.size)),
+        Flow.of(pieces, of_share.sparse_frame_bytes(share / pieces, span / pieces)),
+        Flow.of(sums, of_share.sparse_frame_bytes(owned / sums, span / sums)),
+        before=Work(moving, 2 * shape.nnz),
+        adding=Work(shape.nnz * shape.size / servers),
+        after=Work(moving + (union if turns_dense else 0), 2 * union + (shape.length if turns_dense else 0)),
     )
 
 

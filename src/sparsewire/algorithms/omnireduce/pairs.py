@@ -27,10 +27,11 @@ from sparsewire.errors import CallMismatchError, WireError
 from sparsewire.steps import Send
 from sparsewire.vector import Reduction, SparseVector, concat, index_dtype
 
-__all__ = ["Aggregator", "Stripes", "Worker"]
+__all__ = ["STRIPE_ENTRIES", "Aggregator", "Stripes", "Worker"]
 
 STRIPE = 256  # positions, or a multiple: whole tiles of the wire format, and the rows of most embeddings
 MOST_STRIPES = 256  # of an aggregator: so many even out a hot region, and take little time
+STRIPE_ENTRIES = 500  # could be merged while Python takes a stripe from one place to another, as measured
 NOTHING: Integers = np.empty(0, np.int64)
 NOWHERE = -1  # before the first position
 
@@ -43,6 +44,7 @@ class Stripes:
         stripe = max(1, min(stripe, -(-length // aggregators)))  # a short vector has one for each
         stripes = np.arange(-(-length // stripe))
         turns = -(-len(stripes) // aggregators)
+        self.count = len(stripes)
         self.share = turns * stripe  # length of an aggregator's vector
         self._length = length
         self._cuts, self._share_cuts = stripe * np.arange(len(stripes) + 1), stripe * np.arange(turns + 1)
@@ -80,7 +82,7 @@ def _joined(
 ) -> SparseVector:
     """Stripes one behind the other, their indices shifted, as a vector."""
     counts = [len(values) for _, values in stripes]
-    work.count(values=2 * sum(counts))
+    work.count(entries=STRIPE_ENTRIES * len(stripes), values=2 * sum(counts))
     indices = memory.empty(sum(counts), index_dtype(length))
     values = memory.empty(sum(counts), dtype)
     if stripes:
