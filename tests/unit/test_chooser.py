@@ -1,12 +1,14 @@
 """The chooser against decisions done by hand: what is remembered, when ranks ask each other again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sparsewire import chooser as chooser_module
 from sparsewire.algorithms import ALGORITHMS, cheapest
 from sparsewire.algorithms.agreement import largest
-from sparsewire.chooser import UNSEEN_CALLS, Chooser, Key
+from sparsewire.chooser import UNSEEN_CALLS, Choice, Chooser, Key
 from sparsewire.drivers import local
 from sparsewire.model import Network, Shape
 from sparsewire.vector import SparseVector
@@ -87,9 +89,18 @@ def test_a_vector_without_positions_can_be_agreed_on():
 
 def test_skewed_vectors_are_chosen_for_as_skewed():
     choosers = make_choosers(5)
-    [name] = set(agree(choosers, KEY, [vector(2**13)] * 5))  # all of them in the first of five ranges
-    assert name == fastest(Shape(5, LENGTH, 2**13, skew=5.0))
-    assert name != fastest(Shape(5, LENGTH, 2**13))
+    first = SparseVector(LENGTH, np.arange(0, 2**13, 64), np.ones(2**7, np.float32))
+    [name] = set(agree(choosers, KEY, [first] * 5))  # all of them in the first of five ranges
+    assert name == fastest(Shape(5, LENGTH, 2**7, skew=5.0, blocks=32))
+
+
+def test_whole_blocks_are_chosen_for_as_blocks():
+    choosers = make_choosers(5)
+    choices, _ = local.run([c.agree(KEY, rank, vector(2**13)) for rank, c in enumerate(choosers)])
+    shape = Shape(5, LENGTH, 2**13, skew=5.0, blocks=32)
+    assert set(choices) == {Choice("omnireduce", 256)}
+    assert fastest(shape) == "omnireduce"
+    assert fastest(replace(shape, blocks=None)) != "omnireduce"
 
 
 # -- memory --------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def _union(parts: Sequence[Part]) -> tuple[Part, list[Integers]]:
 
 def _sum(total: Array, rows: Sequence[Integers], parts: Sequence[Part]) -> None:
     covered = len(rows[0]) == len(total)
-    total[:] = parts[0].data if covered else 0
+    total[:] = parts[0].data if covered else -0.0  # x + -0.0 is x, whatever the sign of a zero
     for row, part in list(zip(rows, parts, strict=True))[covered:]:
         _add(total, row, part.data)
 

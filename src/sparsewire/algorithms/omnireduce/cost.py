@@ -69,7 +69,9 @@ def _pairs(network: Network, shape: Shape) -> Cost:
         Flow.of(sums, of_share.sparse_frame_bytes(owned / sums, span / sums)),
         before=Work(moving, 2 * shape.nnz),
         adding=Work(shape.nnz * shape.size / servers),
-        after=Work(moving + (union if turns_dense else 0), 2 * union + (shape.length if turns_dense else 0)),
+        after=Work(
+            moving + (union if turns_dense else 0), 2 * union + (2 * shape.length if turns_dense else 0)
+        ),
     )
 
 

@@ -24,7 +24,7 @@ class Deal:
 
     >>> hand, turn = Deal(3).of(np.arange(6))
     >>> hand, turn
-    (array([0, 1, 2, 1, 2, 0]), array([0, 0, 0, 1, 1, 1]))
+    (array([0, 1, 2, 2, 0, 1]), array([0, 0, 0, 1, 1, 1]))
     >>> Deal(3).card(hand, turn)
     array([0, 1, 2, 3, 4, 5])
     """

@@ -124,7 +124,10 @@ class Worker:
         return [send for _ in range(arrived) for send in self._contribution(source)]
 
     def result(self) -> SparseVector:
-        return self._stripes.join([concat(stream.sums) for stream in self._streams.values()]).smaller()
+        total = self._stripes.join([concat(stream.sums) for stream in self._streams.values()])
+        # Where entries need more room than the whole vector, most may be zeros that have met.
+        smaller = total.smaller()
+        return smaller.smaller() if smaller.is_dense else total
 
     def _contribution(self, server: int) -> Iterator[Send]:
         """The next message, unless all has been said."""
