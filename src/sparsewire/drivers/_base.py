@@ -173,7 +173,7 @@ class Transport(Protocol):
 class Execution(Generic[T]):
     """One rank's script in progress.
 
-    ``advance`` resumes the script as far as it goes and gives the sends to start; the driver hands over
+    ``advance`` resumes the script and gives the sends to start, until there are none; the driver hands over
     what arrives with ``deliver``.
 
     >>> def ask(): return (yield [Send(1, "question"), Recv(1)])
@@ -211,9 +211,12 @@ class Execution(Generic[T]):
         self._inbox.append((source, payload))
 
     def advance(self) -> list[Send]:
-        """Resume the script while its round is complete; the sends that this started."""
+        """Resume the script, while its round is complete, until it sends something; none when it has to wait.
+
+        What it sends can leave while it computes what it will send next.
+        """
         sends: list[Send] = []
-        while not self.done and self._round_is_complete():
+        while not sends and not self.done and self._round_is_complete():
             try:
                 steps = self._script.send(self._received) if self._started else next(self._script)
             except StopIteration as end:
@@ -221,7 +224,7 @@ class Execution(Generic[T]):
                 break
             self._started = True
             self.rounds += 1
-            sends += [step for step in steps if isinstance(step, Send)]
+            sends = [step for step in steps if isinstance(step, Send)]
             receives = [step for step in steps if not isinstance(step, Send)]
             self._open = list(enumerate(receives))
             self._received = [None] * len(receives)

@@ -200,7 +200,8 @@ class Engine:
 
     def _advance(self, collective: Collective[Any]) -> None:
         execution, rounds = collective.execution, collective.execution.rounds
-        self._post(collective, execution.advance())
+        while sends := execution.advance():
+            self._post(collective, sends)
         if collective.unsent:
             collective.unsent = [outgoing for outgoing in collective.unsent if not outgoing.done]
         if execution.done and not collective.unsent:

@@ -29,11 +29,12 @@ def run(scripts: Sequence[Steps[T]], seed: int = 0) -> tuple[list[T], list[Traff
     queues: dict[tuple[int, int], list[Any]] = {}  # (source, target) -> messages, in the order sent
 
     def progress(rank: int) -> None:
-        for send in executions[rank].advance():
-            check_peer(send.peer, rank, len(scripts))
-            queues.setdefault((rank, send.peer), []).append(_frozen(send.payload))
-            traffic[rank].messages_sent += 1
-            traffic[rank].bytes_sent += wire.size(send.payload)
+        while sends := executions[rank].advance():
+            for send in sends:
+                check_peer(send.peer, rank, len(scripts))
+                queues.setdefault((rank, send.peer), []).append(_frozen(send.payload))
+                traffic[rank].messages_sent += 1
+                traffic[rank].bytes_sent += wire.size(send.payload)
 
     for rank in chance.sample(range(len(scripts)), len(scripts)):
         progress(rank)

@@ -98,9 +98,10 @@ class _World(Generic[T]):
         if execution.done:
             return
         self._cpu_free[rank] = max(now, self._cpu_free[rank])
-        for send in execution.advance():
-            check_peer(send.peer, rank, len(self.executions))
-            self._send(rank, Send(send.peer, send.payload.payload), send.payload.time)
+        while sends := execution.advance():
+            for send in sends:
+                check_peer(send.peer, rank, len(self.executions))
+                self._send(rank, Send(send.peer, send.payload.payload), send.payload.time)
         if execution.done:
             self.finished_at[rank] = max(self._cpu_free[rank], self._sender_free[rank])
 

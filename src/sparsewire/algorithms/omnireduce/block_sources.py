@@ -24,12 +24,13 @@ class DenseBlocks:
             self._vec = SparseVector.from_dense(vec.values.copy())  # of which no kernel sees the bits
         self._is_clear = in_place and self._vec is vec  # where nobody has anything, this rank has zeros
 
-    def nonzero(self) -> Integers:
-        work.count(values=self._vec.span)
-        values = self._vec.values
+    def nonzero(self, first: int, last: int) -> Integers:
+        """The numbers of the blocks, from ``first`` to before ``last``, that are not zero."""
+        values = self._vec.values[first * self._block : last * self._block]
+        work.count(values=len(values))
         if self._is_clear:  # in place -0.0 is not zero: it would stay, and on this rank only
             values = values.view(f"i{self.dtype.itemsize}")
-        return kernels.nonzero_blocks(values, self._block)
+        return first + kernels.nonzero_blocks(values, self._block)
 
     def gather(self, blocks: Integers) -> Array:
         """Their values, a row for each; the last block of the vector is filled up with zeros."""
@@ -62,11 +63,12 @@ class SparseBlocks:
         self._vec, self._block = vec, block
         self._sums: list[tuple[Integers, Array]] = []
 
-    def nonzero(self) -> Integers:
+    def nonzero(self, first: int, last: int) -> Integers:
+        """As ``DenseBlocks.nonzero``."""
         assert self._vec.indices is not None
-        blocks = self._vec.indices.astype(np.int64) // self._block
-        first = np.diff(blocks, prepend=-1) != 0
-        return np.compress(first, blocks)
+        begin, end = np.searchsorted(self._vec.indices, [first * self._block, last * self._block])
+        blocks = self._vec.indices[begin:end].astype(np.int64) // self._block
+        return np.compress(np.diff(blocks, prepend=-1) != 0, blocks)
 
     def gather(self, blocks: Integers) -> Array:
         """As ``DenseBlocks.gather``."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +34,9 @@ from sparsewire.steps import Send
 from sparsewire.vector import Array, Reduction, SparseVector
 
 __all__ = ["Aggregator", "Layout", "Worker"]
+
+# In a first message: a smaller one costs more to handle than it gains by leaving early.
+ENOUGH_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,24 @@ class Layout:
         """Of one aggregator."""
         return self.terms.slots * self.terms.width
 
+    @property
+    def cards(self) -> int:
+        """How many of a slot's blocks an aggregator gets."""
+        return -(-self.blocks // (self.aggregators * self.terms.slots))
+
+    def slot(self, number: int) -> tuple[int, int]:
+        """A slot's blocks lie side by side: from the first to before the last."""
+        first, last = (
+            min(self.blocks, place * self.cards * self.aggregators) for place in (number, number + 1)
+        )
+        return first, last
+
     def place(self, blocks: Integers) -> tuple[Integers, Integers]:
         """The aggregator and the column of each block."""
         aggregator, card = Deal(self.aggregators).of(blocks)
-        return aggregator, Deal(self.columns).of(card)[0]
+        slot = card // max(1, self.cards)
+        column, _ = Deal(self.terms.width).of(card - slot * self.cards)
+        return aggregator, slot * self.terms.width + column
 
 
 class Batch(NamedTuple):
@@ -114,10 +130,7 @@ class Worker:
 
     def __init__(self, source: DenseBlocks | SparseBlocks, layout: Layout, servers: Sequence[int]) -> None:
         self._source, self._layout, self._servers = source, layout, servers
-        blocks = source.nonzero()
-        aggregator, column = layout.place(blocks)
-        mine = [aggregator == place for place in range(layout.aggregators)]
-        self._shares = [_Share(column[chosen], blocks[chosen], layout) for chosen in mine]
+        self._shares = _Shares(layout)
         self._open = {server: place for place, server in enumerate(servers)}  # those that have more to say
 
     @property
@@ -125,16 +138,27 @@ class Worker:
         return {*self._open}
 
     def begin(self, first: int = 0) -> Iterator[Send]:
-        """The first blocks of every column; to one aggregator after the other, from the ``first`` on."""
-        rounds = zip_longest(*map(self._opening, turned(len(self._servers), first)))
-        return (send for send in chain.from_iterable(rounds) if send is not None)
+        """The first blocks of every slot; to one aggregator after the other, from the ``first`` on.
+
+        The vector is looked at slot by slot, while what was found before is on its way.
+        """
+        slots, row_bytes = self._layout.terms.slots, self._layout.terms.block * self._source.dtype.itemsize
+        enough = min(self._layout.terms.width, ENOUGH_BYTES // row_bytes)
+        for slot in range(slots):
+            blocks = self._source.nonzero(*self._layout.slot(slot))
+            self._shares.open(slot, *self._layout.place(blocks), blocks)
+            for place in turned(len(self._servers), first):
+                if self._shares.opened[place] > enough or slot + 1 == slots:
+                    yield self._contribution(place, self._shares.take_opened(place, slot), slot + 1)
 
     def on_message(self, source: int, message: Message) -> list[Send]:
         if message.kind != RESULT or source not in self._open:
             raise WireError(f"rank {source} sends a sum out of turn")
         place = self._open[source]
         batch = Batch.read(source, message, self._layout, self._source.dtype, place)
-        columns = self._shares[place].complete(source, batch, is_last=message.number == 0)
+        columns = self._shares.complete(place, batch, is_last=message.number == 0)
+        if columns is None:
+            raise WireError(f"rank {source} sends a sum twice, or of what it was not sent, or ends too early")
         self._source.write(batch.current, batch.data)
         if not message.number:
             del self._open[source]
@@ -143,65 +167,76 @@ class Worker:
     def result(self) -> SparseVector:
         return self._source.result()
 
-    def _opening(self, place: int) -> Iterator[Send]:
-        """Messages about all slots of an aggregator, each about as many as fill it."""
-        columns, counts = self._shares[place].opening()
-        slots, width = self._layout.terms.slots, self._layout.terms.width
-        of_slots = np.bincount(columns // width, weights=counts, minlength=slots)
-        for begin, end in _filled(of_slots.tolist(), width):
-            first, last = np.searchsorted(columns, [begin * width, end * width])
-            yield self._contribution(place, columns[first:last], end)
-
     def _contribution(self, place: int, columns: Integers, told: int) -> Send:
-        columns, current, following = self._shares[place].next(columns)
+        columns, current, following = self._shares.next(place, columns)
         batch = Batch(columns, current, following, self._source.gather(current))
         return Send(self._servers[place], batch.message(CONTRIBUTION, told, self._layout.terms).payload())
 
 
-class _Share:
-    """A worker's blocks of one aggregator, by column and then by number, and how far they are."""
+class _Shares:
+    """A worker's blocks, by slot, aggregator, column and number, and how far they are."""
 
-    def __init__(self, columns: Integers, blocks: Integers, layout: Layout) -> None:
-        order = np.argsort(columns, kind="stable")
-        self._none = layout.blocks
-        self._by_number, self._blocks = blocks, blocks[order]
-        counts = np.bincount(columns, minlength=layout.columns)
-        self._ends = np.cumsum(counts)  # of each column; the next two: what has been sent, and has come back
-        self._sent = self._ends - counts
-        self._complete = self._sent.copy()
-        self._latest = np.full(layout.columns, -1)  # block of each column whose sum has come
-        # Of a column so many blocks go at once that all together are no more than a block of every column.
-        self._depth = layout.columns // max(1, int(np.count_nonzero(counts)))
+    def __init__(self, layout: Layout) -> None:
+        self._width, self._none = layout.terms.width, layout.blocks
+        self._by_number = self._blocks = np.empty(0, np.int64)
+        shape = layout.aggregators, layout.columns
+        # Of each column: where its blocks end, and how many of them have been sent and have come back.
+        self._ends, self._sent, self._complete = np.zeros((3, *shape), np.int64)
+        self._latest = np.full(shape, -1)  # block whose sum has come
+        self._depth = np.ones(
+            (layout.aggregators, layout.terms.slots), np.int64
+        )  # how many of a column go at once
+        # How many may go at first, in all, if more than one of a column: as many as there are columns.
+        self._budget = np.full(layout.aggregators, layout.columns)
+        self._told = [0] * layout.aggregators  # slots
+        self.opened = np.zeros(layout.aggregators, np.int64)  # blocks, in slots that were not told about
 
-    def opening(self) -> tuple[Integers, Integers]:
-        """The columns that have blocks, and how many of each go at first."""
-        columns = np.flatnonzero(self._sent < self._ends)
-        return columns, np.minimum(self._depth, (self._ends - self._sent)[columns])
+    def open(self, slot: int, aggregator: Integers, columns: Integers, blocks: Integers) -> None:
+        """Add the blocks of the next slot."""
+        first = slot * self._width
+        keys = aggregator * self._width + columns - first
+        counts = np.bincount(keys, minlength=len(self._budget) * self._width).reshape(-1, self._width)
+        here = slice(first, first + self._width)
+        self._ends[:, here] = len(self._blocks) + np.cumsum(counts).reshape(counts.shape)
+        self._sent[:, here] = self._complete[:, here] = self._ends[:, here] - counts
+        self._by_number = np.concatenate([self._by_number, blocks])
+        self._blocks = np.concatenate([self._blocks, blocks[np.argsort(keys, kind="stable")]])
+        active = np.maximum(1, np.count_nonzero(counts, axis=1))
+        self._depth[:, slot] = np.maximum(1, self._budget // active)
+        going = np.minimum(counts, self._depth[:, slot, None]).sum(axis=1)
+        self._budget = np.maximum(0, self._budget - going)
+        self.opened += going
 
-    def next(self, columns: Integers) -> tuple[Integers, Integers, Integers]:
+    def take_opened(self, place: int, slot: int) -> Integers:
+        """An aggregator's columns that have blocks, in slots up to this one that it was not told about."""
+        here = slice(self._told[place] * self._width, (slot + 1) * self._width)
+        self._told[place], self.opened[place] = slot + 1, 0
+        return here.start + np.flatnonzero(self._sent[place, here] < self._ends[place, here])
+
+    def next(self, place: int, columns: Integers) -> tuple[Integers, Integers, Integers]:
         """The blocks of these columns that go now: column, number, and the number of the one that follows."""
-        begins, ends = self._sent[columns], self._ends[columns]
-        stops = np.minimum(begins + self._depth, ends)
-        self._sent[columns] = stops
+        begins, ends = self._sent[place, columns], self._ends[place, columns]
+        stops = np.minimum(begins + self._depth[place, columns // self._width], ends)
+        self._sent[place, columns] = stops
         at, counts = ranges(begins, stops), stops - begins
         following = np.append(self._blocks, self._none)[at + 1]
         following[at + 1 == np.repeat(ends, counts)] = self._none
         return np.repeat(columns, counts), self._blocks[at], following
 
-    def complete(self, source: int, sums: Batch, is_last: bool) -> Integers:
-        """These have come back; the columns of which others may go now."""
+    def complete(self, place: int, sums: Batch, is_last: bool) -> Integers | None:
+        """These have come back; the columns of which others may go now.  None if that cannot be."""
+        sent, ends = self._sent[place], self._ends[place]
         at = np.searchsorted(self._by_number, sums.current)
         mine = sums.columns[np.append(self._by_number, -1)[at] == sums.current]
-        complete = self._complete + np.bincount(mine, minlength=len(self._complete))
+        complete = self._complete[place] + np.bincount(mine, minlength=len(ends))
         is_first = sums.is_first
-        repeated = sums.current[is_first] <= self._latest[sums.columns[is_first]]
-        if repeated.any() or (complete > self._sent).any() or (is_last and (complete < self._ends).any()):
-            raise WireError(f"rank {source} sends a sum twice, or of what it was not sent, or ends too early")
-        self._complete = complete
-        self._latest[sums.columns] = sums.current  # of those of one column the last stays
+        repeated = sums.current[is_first] <= self._latest[place, sums.columns[is_first]]
+        if repeated.any() or (complete > sent).any() or (is_last and (complete < ends).any()):
+            return None
+        self._complete[place] = complete
+        self._latest[place, sums.columns] = sums.current  # of those of one column the last stays
         mine = mine[np.diff(mine, prepend=-1) > 0]
-        idle = (complete[mine] == self._sent[mine]) & (self._sent[mine] < self._ends[mine])
-        return np.compress(idle, mine)
+        return np.compress((complete[mine] == sent[mine]) & (sent[mine] < ends[mine]), mine)
 
 
 class Aggregator:

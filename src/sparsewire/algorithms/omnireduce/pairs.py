@@ -30,7 +30,7 @@ from sparsewire.vector import Reduction, SparseVector, concat, index_dtype
 __all__ = ["STRIPE_ENTRIES", "Aggregator", "Stripes", "Worker"]
 
 STRIPE = 256  # positions, or a multiple: whole tiles of the wire format, and the rows of most embeddings
-MOST_STRIPES = 256  # of an aggregator: so many even out a hot region, and take little time
+MOST_STRIPES = 512  # in all: so many even out a hot region, and take little time
 STRIPE_ENTRIES = 500  # could be merged while Python takes a stripe from one place to another, as measured
 NOTHING: Integers = np.empty(0, np.int64)
 NOWHERE = -1  # before the first position
@@ -40,7 +40,7 @@ class Stripes:
     """How the positions of a vector are shared out among aggregators."""
 
     def __init__(self, length: int, aggregators: int) -> None:
-        stripe = STRIPE * -(-length // (STRIPE * MOST_STRIPES * aggregators))
+        stripe = STRIPE * -(-length // (STRIPE * MOST_STRIPES))
         stripe = max(1, min(stripe, -(-length // aggregators)))  # a short vector has one for each
         stripes = np.arange(-(-length // stripe))
         turns = -(-len(stripes) // aggregators)

@@ -30,8 +30,8 @@ class OmniReduce:
     """
 
     block: int | None = None
-    slots: int = 16
-    message_bytes: int = 1 << 19
+    slots: int = 4
+    message_bytes: int = 1 << 20
     arrival: bool = False
 
     def __post_init__(self) -> None:
@@ -112,7 +112,12 @@ def _pump(
 ) -> Steps[None]:
     """Carry messages until nobody waits for one any more; what a rank tells itself does not travel."""
     roles = [role for role in (worker, aggregator) if role is not None]
-    outbox = deque(sends)
+    outbox: deque[Send] = deque()
+    for send in sends:  # each is on its way before the next one is made
+        if send.peer == rank:
+            outbox.extend(_dispatch(rank, send.payload, worker, aggregator))
+        else:
+            yield [send]
     while True:
         leaving = []
         while outbox:
