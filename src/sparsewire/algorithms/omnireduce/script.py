@@ -30,7 +30,7 @@ class OmniReduce:
     """
 
     block: int | None = None
-    slots: int = 4
+    slots: int = 8
     message_bytes: int = 1 << 20
     arrival: bool = False
 
