@@ -56,6 +56,7 @@ TRAINED = {
 BLOCKS = {
     "omnireduce-1gbit.json": "OmniReduce, blocks of 256, four ranks, 1 Gbit/s",
     "omnireduce-p8-1gbit.json": "OmniReduce, blocks of 256, eight ranks, 1 Gbit/s",
+    "omnireduce-pairs-1gbit.json": "Blocks of 256, given as sparse vectors, four ranks, 1 Gbit/s",
     "omnireduce-identical-1gbit.json": "OmniReduce, the same blocks on all of four ranks, 1 Gbit/s",
 }
 TRACES = {
