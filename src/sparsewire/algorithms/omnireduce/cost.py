@@ -119,7 +119,7 @@ def _streamed(
         + 2 * network.latency
         + network.pipelined(moving, computing[1], min(up.messages, down.messages))
         + computing[2],
-        rounds=1 + others * (up.messages + down.messages),
+        rounds=1 + others * (2 * up.messages + down.messages),  # each that is sent at first is one, too
         messages=sent.messages,
         bytes_sent=sent.nbytes,
     )
