@@ -22,7 +22,7 @@ from sparsewire.precision import Precision, precision_of
 from sparsewire.sync import Method, Sync
 from sparsewire.torch.compression import Compression
 from sparsewire.torch.device import Device
-from sparsewire.torch.exchange import ANY_SHAPE, Exchange, Lossless, Lossy
+from sparsewire.torch.exchange import Exchange, Lossless, Lossy
 from sparsewire.torch.host import Host
 from sparsewire.torch.layout import Layout, Selection, group_parameters
 from sparsewire.torch.transport import communicator
@@ -37,6 +37,7 @@ METHODS: dict[str, Method | None] = {
     "exact": None,
     "dense": None,
 }
+ANY_SHAPE = "balanced"  # the algorithm where nothing is known about entries
 
 
 def compress(

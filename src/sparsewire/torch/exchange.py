@@ -23,9 +23,8 @@ from sparsewire.torch.device import HALF, Device
 from sparsewire.torch.layout import Layout
 from sparsewire.vector import SparseVector
 
-__all__ = ["ANY_SHAPE", "COMMON", "Exchange", "Lossless", "Lossy"]
+__all__ = ["COMMON", "Exchange", "Lossless", "Lossy"]
 
-ANY_SHAPE = "balanced"  # the algorithm where nothing is known about entries
 COMMON = "mean_velocity"  # the one kind of memory that is the same on all ranks
 
 

@@ -183,9 +183,8 @@ class _Shares:
         # Of each column: where its blocks end, and how many of them have been sent and have come back.
         self._ends, self._sent, self._complete = np.zeros((3, *shape), np.int64)
         self._latest = np.full(shape, -1)  # block whose sum has come
-        self._depth = np.ones(
-            (layout.aggregators, layout.terms.slots), np.int64
-        )  # how many of a column go at once
+        # By aggregator and slot: how many blocks of a column go at once.
+        self._depth = np.ones((layout.aggregators, layout.terms.slots), np.int64)
         # How many may go at first, in all, if more than one of a column: as many as there are columns.
         self._budget = np.full(layout.aggregators, layout.columns)
         self._told = [0] * layout.aggregators  # slots

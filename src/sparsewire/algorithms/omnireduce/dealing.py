@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from sparsewire.algorithms.omnireduce.message import Integers
 
 __all__ = ["Deal", "ranges"]
-
-Integers = npt.NDArray[np.int64]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Fibonacci hashing (Knuth, TAOCP 6.4)
 

@@ -6,7 +6,7 @@ terms of the collective, so an aggregator needs no other introduction; and nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,10 +35,13 @@ class Terms:
     def to_numbers(self) -> list[int]:
         return [self.block, self.slots, self.width, int(self.arrival)]
 
-    def fit(self, length: int, aggregators: int) -> bool:
-        """Are there no more slots, and no wider ones, than a vector fills?"""
-        share = max(1, -(-length // (self.block * aggregators))) if self.block else self.slots * self.width
-        return self.width <= share and self.slots <= -(-share // self.width)
+    def fitted(self, length: int, aggregators: int) -> Terms:
+        """No more slots of blocks than a vector fills, and no wider ones."""
+        if not self.block:
+            return self
+        share = max(1, -(-length // (self.block * aggregators)))  # blocks of an aggregator
+        width = min(self.width, share)
+        return replace(self, slots=min(self.slots, -(-share // width)), width=width)
 
     @classmethod
     def from_numbers(cls, source: int, numbers: list[int]) -> Terms:

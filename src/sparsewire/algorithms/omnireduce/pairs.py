@@ -50,9 +50,8 @@ class Stripes:
         self._cuts, self._share_cuts = stripe * np.arange(len(stripes) + 1), stripe * np.arange(turns + 1)
         hand, turn = Deal(aggregators).of(stripes)
         self._of_each = [np.flatnonzero(hand == one) for one in range(aggregators)]
-        self._nearer = (
-            self._cuts[:-1] - self._share_cuts[turn]
-        )  # by how much a stripe's indices become smaller
+        # By how much the indices of a stripe become smaller.
+        self._nearer = self._cuts[:-1] - self._share_cuts[turn]
 
     def split(self, vec: SparseVector) -> list[SparseVector]:
         """Each aggregator's vector."""

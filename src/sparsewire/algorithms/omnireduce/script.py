@@ -44,13 +44,10 @@ class OmniReduce:
                 raise InputError(f"{name} is {value!r}; it must be a positive number, below 2^31")
 
     def terms(self, length: int, value_bytes: int, servers: int) -> Terms:
-        """For a vector: no more slots than it fills, and no wider ones."""
-        if self.block is None:
-            width = max(1, self.message_bytes // (4 + value_bytes))
-            return Terms(0, self.slots, width, self.arrival)
-        share = max(1, -(-length // (self.block * servers)))  # blocks of an aggregator
-        width = min(max(1, self.message_bytes // (self.block * value_bytes)), share)
-        return Terms(self.block, min(self.slots, -(-share // width)), width, self.arrival)
+        """For a vector."""
+        unit_bytes = 4 + value_bytes if self.block is None else self.block * value_bytes
+        width = max(1, self.message_bytes // unit_bytes)
+        return Terms(self.block or 0, self.slots, width, self.arrival).fitted(length, servers)
 
 
 def omnireduce(
@@ -82,7 +79,7 @@ def aggregate(
     """The script of a rank that only aggregates, for one collective of ``size`` workers."""
     [(source, payload)] = yield [RecvAny(tuple(range(size)))]
     terms = Message.read(source, payload).terms
-    if not terms.fit(length, len(servers)):
+    if terms != terms.fitted(length, len(servers)):
         raise WireError(f"rank {source} sends {terms}, which a vector of {length:,} does not fill")
     aggregator = _aggregator(servers.index(rank), len(servers), size, op, dtype, length, terms)
     yield from _pump(rank, None, aggregator, _dispatch(source, payload, None, aggregator))
