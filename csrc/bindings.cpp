@@ -28,6 +28,7 @@
 #include "nonzero_blocks.h"
 #include "partition.h"
 #include "quantize.h"
+#include "rows.h"
 #include "scatter.h"
 #include "select.h"
 #include "select_buckets.h"
@@ -185,19 +186,19 @@ std::size_t accumulate_select_buckets(Out residual, In gradient, std::size_t k, 
   });
 }
 
-using OutNorms = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutDoubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using InNumbers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutNumbers = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // The last one may be shorter.
 std::size_t blocks_in(std::size_t n, std::size_t block) { return n / block + (n % block != 0); }
 
-void require_blocks(std::size_t n, std::size_t block, const OutNorms& norms) {
+void require_blocks(std::size_t n, std::size_t block, const OutDoubles& norms) {
   require(block >= 1, "block_norms: a block holds at least one value");
   require(norms.size() == blocks_in(n, block), "block_norms: one norm per block");
 }
 
-void block_norms(In x, std::size_t block, OutNorms norms) {
+void block_norms(In x, std::size_t block, OutDoubles norms) {
   require_blocks(x.size(), block, norms);
   with_value_type(x.dtype(), [&](auto value) {
     using V = typename decltype(value)::type;
@@ -206,7 +207,7 @@ void block_norms(In x, std::size_t block, OutNorms norms) {
   });
 }
 
-void accumulate_block_norms(Out residual, In gradient, std::size_t block, OutNorms norms) {
+void accumulate_block_norms(Out residual, In gradient, std::size_t block, OutDoubles norms) {
   require_same_dtype(residual.dtype(), gradient.dtype());
   require(residual.size() == gradient.size(), "accumulate_block_norms: residual and gradient differ in length");
   require_blocks(residual.size(), block, norms);
@@ -542,6 +543,71 @@ bool decode_tiles(InWords words, std::uint64_t start, std::uint64_t span, Out in
   });
 }
 
+using InDoubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using InPositions = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutPositions = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The chosen rows, which have so many entries in all, of a matrix with n entries.
+sw::RowStarts require_rows(const InNumbers& starts, const InNumbers& rows, std::size_t n, std::size_t entries) {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t row = rows.data()[i];
+    require(0 <= row && static_cast<std::uint64_t>(row) + 1 < starts.size(), "number of a row out of range");
+    const std::int64_t first = starts.data()[row], last = starts.data()[row + 1];
+    require(0 <= first && first <= last && static_cast<std::uint64_t>(last) <= n, "a row begins or ends nowhere");
+    found += static_cast<std::size_t>(last - first);
+  }
+  require(found == entries, "the rows have another number of entries");
+  return {starts.data(), rows.data(), rows.size()};
+}
+
+std::size_t row_columns(InNumbers starts, In indices, InNumbers rows, std::size_t width,
+                        nb::ndarray<std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> marks, Out columns,
+                        OutPositions positions) {
+  if (indices.dtype() != columns.dtype()) throw nb::type_error("row_columns: indices of different dtypes");
+  const sw::RowStarts chosen = require_rows(starts, rows, indices.size(), positions.size());
+  require(columns.size() >= positions.size(), "row_columns: output is too small");
+  require(marks.size() / 2 >= width / 64 + (width % 64 != 0), "row_columns: too few marks");
+  return with_index_type(indices.dtype(), [&](auto index) {
+    using I = typename decltype(index)::type;
+    require(sw::all_below(chosen, data<I>(indices), width), "row_columns: a column beyond the width");
+    nb::gil_scoped_release released;
+    return sw::row_columns(chosen, data<I>(indices), width, marks.data(), data<I>(columns), positions.data());
+  });
+}
+
+// Calls visit(Type<V>()) with one of the types that a matrix may have.
+template <class Visit>
+void with_matrix_type(nb::dlpack::dtype dtype, Visit visit) {
+  if (dtype == nb::dtype<float>()) return visit(Type<float>());
+  if (dtype == nb::dtype<double>()) return visit(Type<double>());
+  throw nb::type_error("the values of a matrix must be float32 or float64");
+}
+
+void row_products(InNumbers starts, In values, InNumbers rows, InPositions positions, InDoubles weights,
+                  std::size_t outputs, OutDoubles products) {
+  const sw::RowStarts chosen = require_rows(starts, rows, values.size(), positions.size());
+  require(outputs >= 1 && products.size() == rows.size() * outputs, "row_products: a product per row and output");
+  require(sw::all_below(positions.data(), positions.size(), weights.size() / outputs), "row_products: too few weights");
+  with_matrix_type(values.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    sw::row_products(chosen, data<V>(values), positions.data(), weights.data(), outputs, products.data());
+  });
+}
+
+void row_sums(InNumbers starts, In values, InNumbers rows, InPositions positions, InDoubles factors,
+              std::size_t outputs, OutDoubles sums) {
+  const sw::RowStarts chosen = require_rows(starts, rows, values.size(), positions.size());
+  require(outputs >= 1 && factors.size() == rows.size() * outputs, "row_sums: a factor per row and output");
+  require(sw::all_below(positions.data(), positions.size(), sums.size() / outputs), "row_sums: too few sums");
+  with_matrix_type(values.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    nb::gil_scoped_release released;
+    sw::row_sums(chosen, data<V>(values), positions.data(), factors.data(), outputs, sums.data());
+  });
+}
+
 }  // namespace
 
 NB_MODULE(_compiled, m) {
@@ -590,6 +656,12 @@ NB_MODULE(_compiled, m) {
   m.def("encode_tiles", &encode_tiles, "indices"_a.noconvert(), "start"_a, "span"_a, "words"_a.noconvert());
   m.def("decode_tiles", &decode_tiles, "words"_a.noconvert(), "start"_a, "span"_a, "indices"_a.noconvert());
   m.def("count_tiles", &count_tiles, "indices"_a.noconvert(), "start"_a);
+  m.def("row_columns", &row_columns, "starts"_a.noconvert(), "indices"_a.noconvert(), "rows"_a.noconvert(), "width"_a,
+        "marks"_a.noconvert(), "columns"_a.noconvert(), "positions"_a.noconvert());
+  m.def("row_products", &row_products, "starts"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(),
+        "positions"_a.noconvert(), "weights"_a.noconvert(), "outputs"_a, "products"_a.noconvert());
+  m.def("row_sums", &row_sums, "starts"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(),
+        "positions"_a.noconvert(), "factors"_a.noconvert(), "outputs"_a, "sums"_a.noconvert());
   m.def("available_isas", &sw::available_isas);
   m.def("active_isa", &sw::active_isa);
   m.def("last_isa", &sw::last_isa);

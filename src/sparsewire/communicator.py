@@ -356,6 +356,10 @@ class Communicator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __deepcopy__(self, memo: object) -> Communicator:
+        """Itself: it stands for connections.  scikit-learn copies what estimators were given."""
+        return self
+
     def __repr__(self) -> str:
         aggregators = f", aggregators={self.aggregators}" if self.aggregators else ""
         return f"Communicator(rank={self.rank}, size={self.size}{aggregators})"

@@ -11,7 +11,6 @@ that is asked for:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsewire import SparseVector
+from sparsewire.agreement import gather
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.cases import Case, Values, make_input
 from sparsewire.bench.peers import PEERS
@@ -260,10 +260,7 @@ class Together:
 
     def gather(self, said: Any) -> list[Any]:
         """What every rank says, in rank order; anything that JSON can carry."""
-        text = json.dumps(said).encode()
-        padded = text.ljust(-(-len(text) // 8) * 8)  # whole int64s
-        everybody = self._comm.allgather(np.frombuffer(padded, np.int64))
-        return [json.loads(as_array(one).tobytes()) for one in everybody]
+        return gather(self._comm, said)
 
 
 class Alone:

@@ -18,6 +18,8 @@
     checksum            64-bit Fletcher sums in eight lanes
     narrow, widen       float32 to float16 or bfloat16, and back
     quantize            float32 to 2, 4 or 8 bits, rounded at random (QSGD); dequantize: back
+    row_columns         the columns that chosen rows of a sparse matrix have
+    row_products        chosen rows times weights of these columns; row_sums: factors times chosen rows
     encode_elias_fano   indices as few bits; encode_bitmap, encode_tiles: where many or clustered; decode_...
 
 Arrays are one-dimensional, contiguous and aligned; nothing is ever copied silently, so a strided array or
@@ -73,6 +75,9 @@ __all__ = [
     "nonzero_blocks",
     "partition",
     "quantize",
+    "row_columns",
+    "row_products",
+    "row_sums",
     "scatter",
     "scatter_add",
     "scatter_blocks",
@@ -90,6 +95,8 @@ Indices = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
+Starts = npt.NDArray[np.int64]  # of the rows of a matrix, and where the last one ends
+Positions = npt.NDArray[np.uint32]
 Blocks = npt.NDArray[np.int64]  # their numbers, counted from 0
 
 _INDEX_DTYPES = (np.dtype(np.uint32), np.dtype(np.uint64))
@@ -757,6 +764,75 @@ def _force(name: str) -> None:
     _active = name
 
 
+def row_columns(
+    starts: Starts, indices: Indices, rows: npt.NDArray[np.int64], width: int
+) -> tuple[Indices, Positions]:
+    """The columns that chosen rows of a sparse matrix have, increasing, and where each entry's is among them.
+
+    Row r is the entries ``starts[r]`` to ``starts[r + 1]`` of the matrix, which has ``width`` columns.  The
+    second array has an element for every entry of the chosen rows, one row after the other.
+
+    >>> starts, indices = np.array([0, 2, 3, 5]), np.array([3, 8, 5, 3, 5], np.uint32)
+    >>> row_columns(starts, indices, np.array([2, 0]), 10)
+    (array([3, 5, 8], dtype=uint32), array([0, 1, 0, 2], dtype=uint32))
+    """
+    entries = _check_rows(starts, rows)
+    _check_indices(indices, "indices")
+    marks = memory.empty(2 * _words_for(_not_negative(width, "width")), np.uint64)
+    columns, positions = memory.empty(entries, indices.dtype), memory.empty(entries, np.uint32)
+    count: int = _kernels.row_columns(starts, indices, rows, width, marks, columns, positions)
+    return memory.used(columns, count), positions
+
+
+def row_products(
+    starts: Starts,
+    values: Values,
+    rows: npt.NDArray[np.int64],
+    positions: Positions,
+    weights: npt.NDArray[np.float64],
+    outputs: int = 1,
+) -> npt.NDArray[np.float64]:
+    """Chosen rows times weights, by row and output; ``positions`` are what ``row_columns`` said.
+
+    The weights are by column, of those that the rows have, and output.  Sums are made in float64, in the
+    order of the entries.
+
+    >>> starts, values = np.array([0, 2, 3, 5]), np.array([1, 2, 3, 4, 5], np.float32)
+    >>> rows, positions = np.array([2, 0]), np.array([0, 1, 0, 2], np.uint32)
+    >>> row_products(starts, values, rows, positions, np.array([1.0, 10.0, 100.0]))
+    array([ 54., 201.])
+    """
+    _check_matrix(starts, values, rows, positions)
+    _check_dtype(weights, np.float64, "weights")
+    products = memory.empty(len(rows) * outputs, np.float64)
+    _kernels.row_products(starts, values, rows, positions, weights, outputs, products)
+    return products
+
+
+def row_sums(
+    starts: Starts,
+    values: Values,
+    rows: npt.NDArray[np.int64],
+    positions: Positions,
+    factors: npt.NDArray[np.float64],
+    columns: int,
+    outputs: int = 1,
+) -> npt.NDArray[np.float64]:
+    """The sum of chosen rows, each times its factor, by column and output: ``row_products`` the other way.
+
+    >>> starts, values = np.array([0, 2, 3, 5]), np.array([1, 2, 3, 4, 5], np.float32)
+    >>> rows, positions = np.array([2, 0]), np.array([0, 1, 0, 2], np.uint32)
+    >>> row_sums(starts, values, rows, positions, np.array([1.0, 10.0]), columns=3)
+    array([14.,  5., 20.])
+    """
+    _check_matrix(starts, values, rows, positions)
+    _check_dtype(factors, np.float64, "factors")
+    sums = memory.empty(columns * outputs, np.float64)
+    sums[:] = 0.0
+    _kernels.row_sums(starts, values, rows, positions, factors, outputs, sums)
+    return sums
+
+
 def _merge(operation: str, runs: Sequence[Entries], out: Entries | None) -> Entries:
     if len(runs) == 0:
         raise ValueError(f"merge_{operation} needs at least one run: without one, the dtypes are unknown")
@@ -864,6 +940,24 @@ def _check_velocity(velocity: Values, residual: Values) -> None:
     if len(velocity) != len(residual):
         raise ValueError(f"residual and velocity differ in length: {len(residual)} and {len(velocity)}")
     _check_writeable(velocity, "velocity")
+
+
+def _check_rows(starts: Starts, rows: npt.NDArray[np.int64]) -> int:
+    """How many entries the rows have."""
+    _check_dtype(starts, np.int64, "starts")
+    _check_dtype(rows, np.int64, "rows")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(starts) - 1):
+        raise ValueError(f"rows must be in [0, {len(starts) - 1}), got {rows.min()} to {rows.max()}")
+    return int((starts[rows + 1] - starts[rows]).sum())
+
+
+def _check_matrix(starts: Starts, values: Values, rows: npt.NDArray[np.int64], positions: Positions) -> None:
+    _check_array(values, "values")
+    if values.dtype not in (np.float32, np.float64):
+        raise TypeError(f"the values of a matrix must be float32 or float64, not {values.dtype}")
+    _check_dtype(positions, np.uint32, "positions")
+    if (entries := _check_rows(starts, rows)) != len(positions):
+        raise ValueError(f"the rows have {entries} entries, and there are {len(positions)} positions")
 
 
 def _check_same_dtype(a: npt.NDArray[Any], b: npt.NDArray[Any], names: str) -> None:

@@ -86,6 +86,33 @@ def scatter(
 def spread(
     dense: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any], offset: int
 ) -> None: ...
+def row_columns(
+    starts: npt.NDArray[np.int64],
+    indices: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64],
+    width: int,
+    marks: npt.NDArray[np.uint64],
+    columns: npt.NDArray[Any],
+    positions: npt.NDArray[Any],
+) -> int: ...
+def row_products(
+    starts: npt.NDArray[np.int64],
+    values: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64],
+    positions: npt.NDArray[Any],
+    weights: npt.NDArray[np.float64],
+    outputs: int,
+    products: npt.NDArray[np.float64],
+) -> None: ...
+def row_sums(
+    starts: npt.NDArray[np.int64],
+    values: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64],
+    positions: npt.NDArray[Any],
+    factors: npt.NDArray[np.float64],
+    outputs: int,
+    sums: npt.NDArray[np.float64],
+) -> None: ...
 def split_at(
     indices: npt.NDArray[Any], cuts: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]
 ) -> None: ...

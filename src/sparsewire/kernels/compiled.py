@@ -35,6 +35,9 @@ __all__ = [
     "nonzero_blocks",
     "partition",
     "quantize",
+    "row_columns",
+    "row_products",
+    "row_sums",
     "scatter",
     "scatter_add",
     "scatter_blocks",
@@ -52,6 +55,8 @@ Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
 Blocks = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 
 
 def accumulate_select(
@@ -168,6 +173,42 @@ def scatter(dense: Values, indices: Indices, values: Values, offset: int) -> Non
 
 def spread(dense: Values, indices: Indices, values: Values, offset: int) -> None:
     _compiled.spread(_raw(dense), indices, _raw(values), offset)
+
+
+def row_columns(
+    starts: Numbers,
+    indices: Indices,
+    rows: Numbers,
+    width: int,
+    marks: Words,
+    columns: Indices,
+    positions: Indices,
+) -> int:
+    return _compiled.row_columns(starts, indices, rows, width, marks, columns, positions)
+
+
+def row_products(
+    starts: Numbers,
+    values: Values,
+    rows: Numbers,
+    positions: Indices,
+    weights: Doubles,
+    outputs: int,
+    products: Doubles,
+) -> None:
+    _compiled.row_products(starts, values, rows, positions, weights, outputs, products)
+
+
+def row_sums(
+    starts: Numbers,
+    values: Values,
+    rows: Numbers,
+    positions: Indices,
+    factors: Doubles,
+    outputs: int,
+    sums: Doubles,
+) -> None:
+    _compiled.row_sums(starts, values, rows, positions, factors, outputs, sums)
 
 
 def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

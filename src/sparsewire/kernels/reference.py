@@ -38,6 +38,9 @@ __all__ = [
     "nonzero_blocks",
     "partition",
     "quantize",
+    "row_columns",
+    "row_products",
+    "row_sums",
     "scatter",
     "scatter_add",
     "scatter_blocks",
@@ -55,6 +58,8 @@ Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
 Blocks = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 
 _COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 # -0.0 is the neutral element of the sum: -0.0 + x is x, the sign of a zero included.
@@ -220,6 +225,62 @@ def scatter(dense: Values, indices: Indices, values: Values, offset: int) -> Non
 def spread(dense: Values, indices: Indices, values: Values, offset: int) -> None:
     dense[:] = 0
     scatter(dense, indices, values, offset)
+
+
+def _entries_of(starts: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Of the chosen rows: the entries, and for each of them the place of its row among the chosen."""
+    counts = starts[rows + 1] - starts[rows]
+    places = np.repeat(np.arange(len(rows)), counts)
+    before = np.cumsum(counts) - counts
+    return (starts[rows] - before)[places] + np.arange(len(places)), places
+
+
+def row_columns(
+    starts: Numbers,
+    indices: Indices,
+    rows: Numbers,
+    width: int,
+    marks: Words,
+    columns: Indices,
+    positions: Indices,
+) -> int:
+    entries, _ = _entries_of(starts, rows)
+    distinct, positions[:] = np.unique(indices[entries], return_inverse=True)
+    if len(distinct) and distinct[-1] >= width:
+        raise ValueError("row_columns: a column beyond the width")
+    columns[: len(distinct)] = distinct
+    return len(distinct)
+
+
+@_quiet
+def row_products(
+    starts: Numbers,
+    values: Values,
+    rows: Numbers,
+    positions: Indices,
+    weights: Doubles,
+    outputs: int,
+    products: Doubles,
+) -> None:
+    entries, places = _entries_of(starts, rows)
+    terms = values[entries, None].astype(np.float64) * weights.reshape(-1, outputs)[positions]
+    products[:] = 0.0
+    np.add.at(products.reshape(-1, outputs), places, terms)
+
+
+@_quiet
+def row_sums(
+    starts: Numbers,
+    values: Values,
+    rows: Numbers,
+    positions: Indices,
+    factors: Doubles,
+    outputs: int,
+    sums: Doubles,
+) -> None:
+    entries, places = _entries_of(starts, rows)
+    terms = values[entries, None].astype(np.float64) * factors.reshape(-1, outputs)[places]
+    np.add.at(sums.reshape(-1, outputs), positions, terms)
 
 
 def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

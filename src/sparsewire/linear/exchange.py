@@ -1,0 +1,74 @@
+"""How the gradients of all ranks become one: exactly, or by their largest entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparsewire.algorithms import OmniReduce
+from sparsewire.communicator import Communicator
+from sparsewire.compress import BlockTopK, Density, TopK
+from sparsewire.errors import InputError
+from sparsewire.precision import Precision
+from sparsewire.sync import METHODS, Method, Sync, SyncState
+from sparsewire.vector import SparseVector
+
+__all__ = ["EXACT", "LOSSY", "Exact", "Exchange", "Lossy"]
+
+EXACT = "exact"
+LOSSY = {"topk": Method(TopK, "auto"), "block_topk": Method(BlockTopK, "auto"), **METHODS}
+
+# The sum over all ranks, the same bits on each, sparse or dense; and the bytes that this rank sent for it.
+Exchange = Callable[[SparseVector], tuple[SparseVector, int]]
+
+
+class Exact:
+    """The whole sum, by any algorithm of ``Communicator.allreduce``."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        algorithm: str | OmniReduce = "auto",
+        precision: str | Precision | None = None,
+    ) -> None:
+        self._comm, self._algorithm, self._precision = comm, algorithm, precision
+
+    def __call__(self, gradient: SparseVector) -> tuple[SparseVector, int]:
+        # In rank order, so that a model's bits do not depend on what "auto" takes for the faster one.
+        total: SparseVector = self._comm.allreduce(
+            gradient,
+            algorithm=self._algorithm,
+            precision=self._precision,
+            name="sparsewire.linear",
+            in_rank_order=True,
+        )
+        return total, _bytes_sent(self._comm)
+
+
+class Lossy:
+    """The largest entries of each rank's gradient, or of the sum; the others wait (error feedback).
+
+    Looks at every weight in every step, unlike the exact sum.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        method: str,
+        density: Density,
+        precision: str | Precision | None = None,
+    ) -> None:
+        if method not in LOSSY:
+            raise InputError(f"unknown method {method!r}; known are {', '.join((EXACT, *LOSSY))}")
+        self._sync = Sync(comm, LOSSY[method], density, precision=precision)
+        self._state: SyncState | None = None
+
+    def __call__(self, gradient: SparseVector) -> tuple[SparseVector, int]:
+        state = self._state or self._sync.init(gradient.length, gradient.dtype)
+        mean, self._state = self._sync.step(gradient.to_dense(), state)
+        comm = self._sync.comm
+        return mean.with_values(mean.values * mean.dtype.type(comm.size)), _bytes_sent(comm)
+
+
+def _bytes_sent(comm: Communicator) -> int:
+    """By the call that has just ended."""
+    return comm.last.bytes_sent if comm.last else 0

@@ -1,0 +1,180 @@
+"""Mini-batch stochastic gradient descent; the sum of all ranks' gradients is one sparse allreduce a step.
+
+Every rank takes a batch of its own rows, so a step's batch is P times as large.  Ranks whose rows are used up
+before a pass is over go on with empty batches, so that collectives match.  All ranks make the same steps from
+the same sums: nothing but gradients is exchanged and, once a pass, a few numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from sparsewire.communicator import Communicator
+from sparsewire.errors import InputError
+from sparsewire.linear.batches import Batch, Doubles, Rows
+from sparsewire.linear.exchange import Exchange
+from sparsewire.linear.problem import Array, Coefficients, Numbers, Problem
+from sparsewire.linear.schedule import Schedule
+from sparsewire.linear.training import Clock, Progress, over_ranks
+from sparsewire.linear.weights import EVERYWHERE, make_weights
+from sparsewire.vector import SparseVector, index_dtype
+
+__all__ = ["SGD", "Options"]
+
+POWER_ITERATIONS = 20  # the largest curvature to some per cent, where a step may be twice as long
+SMALLEST_WEIGHT = 1e-300  # of a batch that is divided by
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to descend.  ``eta0`` is the length of the first step; None: as the curvature of a batch allows."""
+
+    batch_size: int = 1000
+    eta0: float | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    momentum: float = 0.0
+    average: bool = False
+    shuffle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.eta0 is not None and not 0 < self.eta0 < np.inf:
+            raise InputError(f"eta0 must be a positive number, got {self.eta0}; None chooses it")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
+
+
+class SGD:
+    """Descends pass by pass from ``start``, or from zero; see the module.
+
+    ``exchange`` sums gradients over the ranks of ``comm``; without them this process is alone.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: Options,
+        comm: Communicator | None = None,
+        exchange: Exchange | None = None,
+        start: Coefficients | None = None,
+    ) -> None:
+        self._options = options
+        coef, intercept = start or problem.zeros()
+        make = partial(make_weights, momentum=options.momentum, average=options.average)
+        self._coef = make(coef.reshape(-1), l1=problem.l1, l2=problem.l2)
+        self._intercept = make(intercept)
+        self._steps = self._epochs = 0
+        self.show(problem, comm, exchange)
+        self._eta0 = options.eta0 or 1.0 / self._largest_curvature()
+
+    def show(
+        self, problem: Problem, comm: Communicator | None = None, exchange: Exchange | None = None
+    ) -> None:
+        """Go on with other rows."""
+        self._problem, self._rows = problem, Rows(problem.rows)
+        self._comm, self._exchange = comm, exchange
+        [self._most_rows] = over_ranks(self._comm, [len(problem.numbers())], "max")
+
+    def release(self) -> None:
+        """Let go of rows and ranks, until others are shown; coefficients can only be had before."""
+        del self._problem, self._rows, self._comm, self._exchange
+
+    def coefficients(self) -> Coefficients:
+        problem = self._problem
+        return self._coef.result().reshape(problem.features, problem.outputs), self._intercept.result()
+
+    def epoch(self) -> Progress:
+        clock, problem = Clock(), self._problem
+        batches = self._deal()
+        with clock.communicating():
+            weights = over_ranks(self._comm, [problem.weights_of(numbers).sum() for numbers in batches])
+        loss = 0.0
+        for numbers, weight in zip(batches, weights, strict=True):
+            loss += self._step(numbers, weight, clock)
+        with clock.communicating():
+            [loss] = over_ranks(self._comm, [loss])
+        self._epochs += 1
+        mean = loss / sum(weights) if any(weights) else 0.0
+        return clock.progress(mean + problem.penalty(self._coef.now()))
+
+    def _deal(self) -> list[Numbers]:
+        """This pass's batches, as many on every rank."""
+        numbers, size = self._problem.numbers(), self._options.batch_size
+        if self._options.shuffle:
+            rank = self._comm.rank if self._comm else 0
+            numbers = np.random.default_rng([self._options.seed, rank, self._epochs]).permutation(numbers)
+        return [numbers[first : first + size] for first in range(0, int(self._most_rows), size)]
+
+    def _step(self, numbers: Numbers, weight: float, clock: Clock) -> float:
+        """One step on these rows and the other ranks', of that weight in all; these rows' loss before it."""
+        problem = self._problem
+        batch = self._rows.batch(numbers)
+        places = self._places(batch)
+        margins = batch.products(self._coef.at(places).reshape(-1, problem.outputs))
+        margins += self._intercept.at(EVERYWHERE)
+        targets, weights = problem.targets_of(numbers), problem.weights_of(numbers)[:, None]
+        loss = float(np.sum(weights * problem.loss.value(margins, targets)))
+        gradient = self._gradient(batch, places, weights * problem.loss.slope(margins, targets))
+        if self._exchange is not None:
+            with clock.communicating():
+                gradient, bytes_sent = self._exchange(gradient)
+            clock.bytes_sent += bytes_sent
+        self._move(gradient, weight)
+        return loss
+
+    def _places(self, batch: Batch) -> Array:
+        """Of the coefficients of the features that a batch has."""
+        outputs = self._problem.outputs
+        columns = batch.columns.astype(index_dtype(self._length), copy=False)
+        if outputs == 1:
+            return columns
+        first: Array = columns[:, None] * columns.dtype.type(outputs)
+        return (first + np.arange(outputs, dtype=columns.dtype)).reshape(-1)
+
+    @property
+    def _length(self) -> int:
+        """Of a gradient: that of the coefficients and, behind it, that of the intercepts."""
+        return (self._problem.features + 1) * self._problem.outputs
+
+    def _gradient(self, batch: Batch, places: Array, slopes: Doubles) -> SparseVector:
+        intercepts = np.arange(self._length - self._problem.outputs, self._length, dtype=places.dtype)
+        values = np.concatenate([batch.sums(slopes).reshape(-1), slopes.sum(axis=0)])
+        values[len(places) :] *= self._problem.fit_intercept
+        kept = np.flatnonzero(values)
+        indices = np.concatenate([places, intercepts])
+        if len(kept) < len(values):
+            indices, values = indices[kept], values[kept]
+        return SparseVector.piece(self._length, 0, self._length, indices, values.astype(self._problem.dtype))
+
+    def _move(self, gradient: SparseVector, weight: float) -> None:
+        if weight == 0:
+            return  # nobody has rows that count, so there is no mean
+        first_intercept = self._length - self._problem.outputs
+        step = self._eta0 * self._options.schedule.factor(self._steps, self._epochs)
+        parts = gradient.split([0, first_intercept, self._length])
+        for weights, part in zip((self._coef, self._intercept), parts, strict=True):
+            values = part.values / part.dtype.type(weight)
+            weights.step(EVERYWHERE if part.indices is None else part.indices - part.start, values, step)
+        self._steps += 1
+
+    def _largest_curvature(self) -> float:
+        """Of the loss on a batch, by power iteration, on the rank where it is largest."""
+        problem = self._problem
+        numbers = self._deal()[0] if self._most_rows else problem.numbers()
+        batch, weights = self._rows.batch(numbers), problem.weights_of(numbers)[:, None]
+        direction, curvature = np.ones((len(batch.columns) + 1, 1)), 0.0
+        for _ in range(POWER_ITERATIONS):
+            direction /= np.linalg.norm(direction)
+            products = batch.products(direction[:-1]) + problem.fit_intercept * direction[-1]
+            slopes = weights * products / max(weights.sum(), SMALLEST_WEIGHT)
+            direction = np.concatenate([batch.sums(slopes), problem.fit_intercept * slopes.sum(axis=0)[None]])
+            if not (curvature := float(np.linalg.norm(direction))):
+                break  # nothing but zeros
+        [largest] = over_ranks(self._comm, [curvature], "max")
+        bend = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
+        return largest * bend or 1.0
