@@ -570,8 +570,8 @@ std::size_t row_columns(InNumbers starts, In indices, InNumbers rows, std::size_
   require(marks.size() / 2 >= width / 64 + (width % 64 != 0), "row_columns: too few marks");
   return with_index_type(indices.dtype(), [&](auto index) {
     using I = typename decltype(index)::type;
-    require(sw::all_below(chosen, data<I>(indices), width), "row_columns: a column beyond the width");
     nb::gil_scoped_release released;
+    require(sw::all_below(chosen, data<I>(indices), width), "row_columns: a column beyond the width");
     return sw::row_columns(chosen, data<I>(indices), width, marks.data(), data<I>(columns), positions.data());
   });
 }
@@ -588,10 +588,10 @@ void row_products(InNumbers starts, In values, InNumbers rows, InPositions posit
                   std::size_t outputs, OutDoubles products) {
   const sw::RowStarts chosen = require_rows(starts, rows, values.size(), positions.size());
   require(outputs >= 1 && products.size() == rows.size() * outputs, "row_products: a product per row and output");
-  require(sw::all_below(positions.data(), positions.size(), weights.size() / outputs), "row_products: too few weights");
   with_matrix_type(values.dtype(), [&](auto value) {
     using V = typename decltype(value)::type;
     nb::gil_scoped_release released;
+    require(sw::all_below(positions.data(), positions.size(), weights.size() / outputs), "row_products: too few weights");
     sw::row_products(chosen, data<V>(values), positions.data(), weights.data(), outputs, products.data());
   });
 }
@@ -600,10 +600,10 @@ void row_sums(InNumbers starts, In values, InNumbers rows, InPositions positions
               std::size_t outputs, OutDoubles sums) {
   const sw::RowStarts chosen = require_rows(starts, rows, values.size(), positions.size());
   require(outputs >= 1 && factors.size() == rows.size() * outputs, "row_sums: a factor per row and output");
-  require(sw::all_below(positions.data(), positions.size(), sums.size() / outputs), "row_sums: too few sums");
   with_matrix_type(values.dtype(), [&](auto value) {
     using V = typename decltype(value)::type;
     nb::gil_scoped_release released;
+    require(sw::all_below(positions.data(), positions.size(), sums.size() / outputs), "row_sums: too few sums");
     sw::row_sums(chosen, data<V>(values), positions.data(), factors.data(), outputs, sums.data());
   });
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "dispatch.h"
+
 namespace sparsewire {
 
-// One version for every ISA: the time goes into waiting for marks, weights and sums.
+// One version for every ISA, but where bits are counted: the time goes into waiting for marks, weights and sums.
 
 namespace {
 
@@ -16,7 +18,7 @@ struct Mark {
 static_assert(sizeof(Mark) == 2 * sizeof(std::uint64_t));
 
 template <class Visit>
-void for_each_row(RowStarts chosen, Visit visit) {
+[[gnu::always_inline]] inline void for_each_row(RowStarts chosen, Visit visit) {
   for (std::size_t i = 0; i < chosen.count; ++i) {
     const std::int64_t row = chosen.rows[i];
     visit(i, chosen.starts[row], chosen.starts[row + 1]);
@@ -30,6 +32,38 @@ bool none_from(const I* numbers, std::size_t n, std::size_t limit) {
   for (std::size_t j = 0; j < n; ++j) found |= numbers[j] >= limit;
   return !found;
 }
+
+template <class I>
+[[gnu::always_inline]] inline void look_up(RowStarts chosen, const I* indices, const Mark* marks,
+                                           std::uint32_t* positions) {
+  for_each_row(chosen, [&](std::size_t, std::int64_t first, std::int64_t last) __attribute__((always_inline)) {
+    for (std::int64_t e = first; e < last; ++e) {
+      const Mark mark = marks[indices[e] / 64];
+      const std::uint64_t lower = mark.occurring & ((std::uint64_t{1} << indices[e] % 64) - 1);
+      *positions++ = static_cast<std::uint32_t>(mark.before + static_cast<std::uint64_t>(__builtin_popcountll(lower)));
+    }
+  });
+}
+
+template <class I>
+void look_up_scalar(RowStarts chosen, const I* indices, const Mark* marks, std::uint32_t* positions) {
+  look_up(chosen, indices, marks, positions);
+}
+
+#ifdef SPARSEWIRE_X86
+template <class I>
+SPARSEWIRE_AVX2 void look_up_avx2(RowStarts chosen, const I* indices, const Mark* marks, std::uint32_t* positions) {
+  look_up(chosen, indices, marks, positions);
+}
+#endif
+
+template <class I>
+constexpr Version<void(RowStarts, const I*, const Mark*, std::uint32_t*)> versions[] = {
+    {Isa::scalar, look_up_scalar<I>},
+#ifdef SPARSEWIRE_X86
+    {Isa::avx2, look_up_avx2<I>},
+#endif
+};
 
 template <class I>
 std::size_t list_columns(Mark* marks, std::size_t words, I* columns) {
@@ -67,13 +101,7 @@ std::size_t row_columns(RowStarts chosen, const I* indices, std::size_t width, s
     for (std::int64_t e = first; e < last; ++e) marks[indices[e] / 64].occurring |= std::uint64_t{1} << indices[e] % 64;
   });
   const std::size_t count = list_columns(marks, words, columns);
-  for_each_row(chosen, [&](std::size_t, std::int64_t first, std::int64_t last) {
-    for (std::int64_t e = first; e < last; ++e) {
-      const Mark mark = marks[indices[e] / 64];
-      const std::uint64_t lower = mark.occurring & ((std::uint64_t{1} << indices[e] % 64) - 1);
-      *positions++ = static_cast<std::uint32_t>(mark.before + static_cast<std::uint64_t>(__builtin_popcountll(lower)));
-    }
-  });
+  pick(versions<I>)(chosen, indices, marks, positions);
   return count;
 }
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from sparsewire.communicator import Communicator
+from sparsewire.errors import InputError
 
-__all__ = ["gather"]
+__all__ = ["check_alike", "gather", "refused_by_all"]
 
 
 def gather(comm: Communicator, said: Any) -> list[Any]:
@@ -23,3 +26,26 @@ def gather(comm: Communicator, said: Any) -> list[Any]:
     padded = text.ljust(-(-len(text) // 8) * 8)  # whole int64s
     everybody = comm.allgather(np.frombuffer(padded, np.int64))
     return [json.loads(np.asarray(one).tobytes()) for one in everybody]
+
+
+def check_alike(everybody: Sequence[dict[str, Any]]) -> None:
+    """Raise, with the same words on every rank, if a rank said something else than rank 0."""
+    first = everybody[0]
+    for rank, said in enumerate(everybody):
+        for name in first | said:
+            if said.get(name) != first.get(name):
+                raise InputError(
+                    f"the {name} must be the same on every rank: "
+                    f"it is {first.get(name)} on rank 0 and {said.get(name)} on rank {rank}"
+                )
+
+
+@contextmanager
+def refused_by_all(comm: Communicator | None) -> Iterator[None]:
+    """What goes wrong inside on one rank is raised on all, where they next meet."""
+    try:
+        yield
+    except Exception as error:
+        if comm is None:
+            raise
+        comm.refuse(error)

@@ -10,6 +10,9 @@ X = np.ones(8, np.float32)
 I = np.arange(8, dtype=np.uint32)  # noqa: E741  (I and X: indices and values)
 B = np.arange(2)  # numbers of blocks
 BYTES = np.zeros(4, np.uint8)
+# A matrix: row 0 is columns 4 and 1, row 1 is column 1.  Chosen are row 1, then row 0.
+STARTS, COLUMNS, ENTRIES = np.array([0, 2, 3]), np.array([4, 1, 1], np.uint32), np.ones(3)
+ROWS, POSITIONS, WEIGHTS = np.array([1, 0]), np.array([0, 1, 0], np.uint32), np.ones(2)
 
 
 def between_elements(array):
@@ -79,6 +82,21 @@ WRONG_TYPES = {
     "strided values to count": lambda: kernels.histogram(X[::2]),
     "signed others": lambda: kernels.without(I, X, I.astype(np.int32)),
     "wider others": lambda: kernels.without(I, X, I.astype(np.uint64)),
+    "narrow starts": lambda: kernels.row_columns(STARTS.astype(np.int32), COLUMNS, ROWS, 5),
+    "unsigned numbers of rows": lambda: kernels.row_columns(STARTS, COLUMNS, ROWS.astype(np.uint64), 5),
+    "rows in a list": lambda: kernels.row_columns(STARTS, COLUMNS, [1, 0], 5),
+    "signed columns": lambda: kernels.row_columns(STARTS, COLUMNS.astype(np.int32), ROWS, 5),
+    "strided columns": lambda: kernels.row_columns(STARTS, np.repeat(COLUMNS, 2)[::2], ROWS, 5),
+    "float width": lambda: kernels.row_columns(STARTS, COLUMNS, ROWS, 5.0),
+    "half entries": lambda: kernels.row_products(STARTS, ENTRIES.astype("f2"), ROWS, POSITIONS, WEIGHTS),
+    "whole entries": lambda: kernels.row_products(STARTS, ENTRIES.astype("i8"), ROWS, POSITIONS, WEIGHTS),
+    "wide positions": lambda: kernels.row_products(STARTS, ENTRIES, ROWS, POSITIONS.astype("u8"), WEIGHTS),
+    "single weights": lambda: kernels.row_products(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS.astype("f4")),
+    "weights by output": lambda: kernels.row_products(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS[:, None]),
+    "float outputs": lambda: kernels.row_products(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS, 1.0),
+    "single factors": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS.astype("f4"), 2),
+    "factors in a list": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, [1.0, 1.0], 2),
+    "float number of columns": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS, 2.0),
 }
 
 WRONG_VALUES = {
@@ -128,6 +146,33 @@ WRONG_VALUES = {
     "short gradient in blocks": lambda: kernels.accumulate_block_norms(X.copy(), X[:4], 4),
     "short values of a run": lambda: kernels.without(I, X[:4], I),
     "negative threshold": lambda: kernels.select(X, -1.0),
+    "a row too many": lambda: kernels.row_columns(STARTS, COLUMNS, np.array([2]), 5),
+    "a row before the first": lambda: kernels.row_columns(STARTS, COLUMNS, np.array([-1]), 5),
+    "a row without starts": lambda: kernels.row_columns(STARTS[:0], COLUMNS, ROWS, 5),
+    "a row that ends beyond the columns": lambda: kernels.row_columns(np.array([0, 2, 4]), COLUMNS, ROWS, 5),
+    "a row that begins before the columns": lambda: kernels.row_columns(STARTS - 1, COLUMNS, ROWS, 5),
+    "a row that ends before it begins": lambda: kernels.row_columns(STARTS[[2, 0, 2]], COLUMNS, ROWS, 5),
+    "a column beyond the width": lambda: kernels.row_columns(STARTS, COLUMNS, ROWS, 4),
+    "negative width": lambda: kernels.row_columns(STARTS, COLUMNS, ROWS, -1),
+    "a row that ends beyond the entries": lambda: kernels.row_products(
+        STARTS, ENTRIES[:2], ROWS, POSITIONS, WEIGHTS
+    ),
+    "a row that begins before the entries": lambda: kernels.row_sums(
+        STARTS - 1, ENTRIES, ROWS, POSITIONS, WEIGHTS, 2
+    ),
+    "few positions": lambda: kernels.row_products(STARTS, ENTRIES, ROWS, POSITIONS[:2], WEIGHTS),
+    "positions beyond the weights": lambda: kernels.row_products(
+        STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS[:1]
+    ),
+    "weights of half an output": lambda: kernels.row_products(
+        STARTS, ENTRIES, ROWS, POSITIONS, np.ones(5), 2
+    ),
+    "no outputs": lambda: kernels.row_products(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS, 0),
+    "negative outputs": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS, 2, -1),
+    "positions beyond the sums": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS, 1),
+    "few factors": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS[:1], 2),
+    "many factors": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, np.ones(3), 2),
+    "negative number of sums": lambda: kernels.row_sums(STARTS, ENTRIES, ROWS, POSITIONS, WEIGHTS, -1),
 }
 
 

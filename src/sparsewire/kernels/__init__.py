@@ -776,8 +776,8 @@ def row_columns(
     >>> row_columns(starts, indices, np.array([2, 0]), 10)
     (array([3, 5, 8], dtype=uint32), array([0, 1, 0, 2], dtype=uint32))
     """
-    entries = _check_rows(starts, rows)
     _check_indices(indices, "indices")
+    entries = _check_rows(starts, rows, len(indices))
     marks = memory.empty(2 * _words_for(_not_negative(width, "width")), np.uint64)
     columns, positions = memory.empty(entries, indices.dtype), memory.empty(entries, np.uint32)
     count: int = _kernels.row_columns(starts, indices, rows, width, marks, columns, positions)
@@ -802,8 +802,10 @@ def row_products(
     >>> row_products(starts, values, rows, positions, np.array([1.0, 10.0, 100.0]))
     array([ 54., 201.])
     """
-    _check_matrix(starts, values, rows, positions)
+    _check_matrix(starts, values, rows, positions, outputs)
     _check_dtype(weights, np.float64, "weights")
+    if len(weights) % outputs:
+        raise ValueError(f"{len(weights)} weights are not {outputs} for each column")
     products = memory.empty(len(rows) * outputs, np.float64)
     _kernels.row_products(starts, values, rows, positions, weights, outputs, products)
     return products
@@ -825,9 +827,11 @@ def row_sums(
     >>> row_sums(starts, values, rows, positions, np.array([1.0, 10.0]), columns=3)
     array([14.,  5., 20.])
     """
-    _check_matrix(starts, values, rows, positions)
+    _check_matrix(starts, values, rows, positions, outputs)
     _check_dtype(factors, np.float64, "factors")
-    sums = memory.empty(columns * outputs, np.float64)
+    if len(factors) != len(rows) * outputs:
+        raise ValueError(f"{len(factors)} factors are not {outputs} for each of {len(rows)} rows")
+    sums = memory.empty(_not_negative(columns, "columns") * outputs, np.float64)
     sums[:] = 0.0
     _kernels.row_sums(starts, values, rows, positions, factors, outputs, sums)
     return sums
@@ -942,22 +946,31 @@ def _check_velocity(velocity: Values, residual: Values) -> None:
     _check_writeable(velocity, "velocity")
 
 
-def _check_rows(starts: Starts, rows: npt.NDArray[np.int64]) -> int:
-    """How many entries the rows have."""
+def _check_rows(starts: Starts, rows: npt.NDArray[np.int64], entries: int) -> int:
+    """How many entries the chosen rows have; the matrix has ``entries``."""
     _check_dtype(starts, np.int64, "starts")
     _check_dtype(rows, np.int64, "rows")
-    if len(rows) and not (rows.min() >= 0 and rows.max() < len(starts) - 1):
-        raise ValueError(f"rows must be in [0, {len(starts) - 1}), got {rows.min()} to {rows.max()}")
-    return int((starts[rows + 1] - starts[rows]).sum())
+    if len(rows) == 0:
+        return 0
+    if not (rows.min() >= 0 and rows.max() < len(starts) - 1):
+        raise ValueError(f"rows must be in [0, {max(0, len(starts) - 1)}), got {rows.min()} to {rows.max()}")
+    first, last = starts[rows], starts[rows + 1]
+    if first.min() < 0 or last.max() > entries or (first > last).any():
+        raise ValueError(f"starts must be increasing from 0 to the number of entries, {entries}")
+    return int((last - first).sum())
 
 
-def _check_matrix(starts: Starts, values: Values, rows: npt.NDArray[np.int64], positions: Positions) -> None:
+def _check_matrix(
+    starts: Starts, values: Values, rows: npt.NDArray[np.int64], positions: Positions, outputs: int
+) -> None:
     _check_array(values, "values")
     if values.dtype not in (np.float32, np.float64):
         raise TypeError(f"the values of a matrix must be float32 or float64, not {values.dtype}")
     _check_dtype(positions, np.uint32, "positions")
-    if (entries := _check_rows(starts, rows)) != len(positions):
+    if (entries := _check_rows(starts, rows, len(values))) != len(positions):
         raise ValueError(f"the rows have {entries} entries, and there are {len(positions)} positions")
+    if operator.index(outputs) < 1:
+        raise ValueError(f"there must be at least one output, got {outputs}")
 
 
 def _check_same_dtype(a: npt.NDArray[Any], b: npt.NDArray[Any], names: str) -> None:

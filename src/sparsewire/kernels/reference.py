@@ -262,6 +262,8 @@ def row_products(
     outputs: int,
     products: Doubles,
 ) -> None:
+    if len(positions) and positions.max() >= len(weights) // outputs:
+        raise ValueError("row_products: too few weights")
     entries, places = _entries_of(starts, rows)
     terms = values[entries, None].astype(np.float64) * weights.reshape(-1, outputs)[positions]
     products[:] = 0.0
@@ -278,6 +280,8 @@ def row_sums(
     outputs: int,
     sums: Doubles,
 ) -> None:
+    if len(positions) and positions.max() >= len(sums) // outputs:
+        raise ValueError("row_sums: too few sums")
     entries, places = _entries_of(starts, rows)
     terms = values[entries, None].astype(np.float64) * factors.reshape(-1, outputs)[places]
     np.add.at(sums.reshape(-1, outputs), positions, terms)

@@ -8,10 +8,10 @@ predicts is not.
 from __future__ import annotations
 
 import warnings
+import zlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,32 +19,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from scipy.special import expit
+from scipy.special import expit, log_expit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from sparsewire.agreement import gather
+from sparsewire.agreement import check_alike, gather, refused_by_all
 from sparsewire.communicator import Communicator
 from sparsewire.errors import InputError
 from sparsewire.linear.coordinate_descent import CoordinateDescent
 from sparsewire.linear.exchange import EXACT, Exact, Exchange, Lossy
 from sparsewire.linear.losses import HINGE, LOGISTIC, SQUARED, SQUARED_HINGE, Loss
+from sparsewire.linear.parameters import check_parameters
 from sparsewire.linear.problem import REGRESSION, Array, Coefficients, Problem
 from sparsewire.linear.schedule import Schedule
 from sparsewire.linear.sgd import SGD, Options
-from sparsewire.linear.training import Progress, Solver, Stopping, mean_loss, train
+from sparsewire.linear.training import Progress, Solver, Stopping, mean_loss, over_ranks, train
 from sparsewire.precision import Precision
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["LinearSVC", "LogisticRegression", "Ridge"]
-
-SOLVERS = ("sgd", "cd")
-PENALTIES = ("l2", "l1", "elasticnet", None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -94,12 +92,19 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         """``fit``, pass by pass: yields what each has brought, with the model as it is after it.
 
         Whoever stops asking keeps the model of the last pass; with a communicator all ranks stop together.
+        The next pass writes to the model's arrays: copy what you want to keep.
         """
+        self.__dict__.pop("_sgd", None)  # of calls of partial_fit before
         before = self._coefficients() if self.warm_start and hasattr(self, "coef_") else None
-        problem, seed = self._problem(X, y, sample_weight, is_first=True)
+        problem, seed = self._problem(X, y, sample_weight, is_first=True, start=before)
         kept = None
         if self.early_stopping:
             problem, kept = self._hold_out(problem, seed)
+            [weight] = over_ranks(self.comm, [problem.weights_of(problem.numbers()).sum()])
+            if not weight:
+                raise InputError(
+                    f"a validation_fraction of {self.validation_fraction} leaves no rows to learn from"
+                )
         solver = self._solver(problem, seed, before)
         stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change)
         self.loss_curve_: list[float] = []
@@ -110,18 +115,22 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:  # noqa: N803
         is_first = not hasattr(self, "coef_")
-        problem, seed = self._problem(X, y, sample_weight, is_first=is_first, classes=classes)
-        solver = getattr(self, "_sgd", None)
-        if solver is None:
-            solver = self._solver(problem, seed, None if is_first else self._coefficients())
+        before = None if is_first else self._coefficients()
+        problem, seed = self._problem(X, y, sample_weight, is_first=is_first, start=before, classes=classes)
+        asked = repr((self._parameters(), problem.dtype))
+        known, sgd = getattr(self, "_sgd", ("", None))
+        solver: Solver
+        if sgd is not None and known == asked:
+            sgd.show(problem, self.comm, self._exchange())
+            solver = sgd
         else:
-            solver.show(problem, self.comm, self._exchange())
+            solver = self._solver(problem, seed, before)
         if is_first:
             self.loss_curve_ = []
-        self._take(solver, solver.epoch())
+        self._take(solver, next(train(solver, Stopping(1, None, 1))))
         if isinstance(solver, SGD):  # it has velocities, and counts steps
             solver.release()
-            self._sgd = solver
+            self._sgd = asked, solver
         return self
 
     def _take(self, solver: Solver, progress: Progress) -> None:
@@ -133,9 +142,13 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     def _solver(self, problem: Problem, seed: int, start: Coefficients | None) -> Solver:
         if start is not None and start[0].shape != (problem.features, problem.outputs):
             start = None
+        if start is not None:
+            start = start[0].astype(problem.dtype), start[1].astype(problem.dtype)
         if self.solver == "cd":
             return CoordinateDescent(problem, self.comm, block=self.block_size, seed=seed, start=start)
-        self._exchanged: Exchange | None = None  # with what waited for the old model
+        self._exchanged: tuple[Communicator, Exchange] | None = (
+            None  # what waited there was for another model
+        )
         return SGD(problem, self._options(seed), self.comm, self._exchange(), start)
 
     def _options(self, seed: int) -> Options:
@@ -144,44 +157,53 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         return Options(self.batch_size, self.eta0, schedule, *moving, shuffle=self.shuffle, seed=seed)
 
     def _exchange(self) -> Exchange | None:
+        """The one of calls before, in which gradients may wait, or a new one."""
         if self.comm is None:
             return None
-        if getattr(self, "_exchanged", None) is None:
+        comm, exchange = getattr(self, "_exchanged", None) or (None, None)
+        if comm is not self.comm:
             if self.method == EXACT:
-                self._exchanged = Exact(self.comm, self.algorithm, self.precision)
+                exchange = Exact(self.comm, self.algorithm, self.precision)
             else:
-                self._exchanged = Lossy(self.comm, self.method, self.density, self.precision)
-        return self._exchanged
+                exchange = Lossy(self.comm, self.method, self.density, self.precision)
+            self._exchanged = self.comm, exchange
+        return exchange
 
     def _problem(
         self,
-        X: Any,
+        X: Any,  # noqa: N803
         y: Any,
         sample_weight: Any,
         *,
         is_first: bool,
-        classes: Any = None,  # noqa: N803
+        start: Coefficients | None,
+        classes: Any = None,
     ) -> tuple[Problem, int]:
         """What all ranks' rows together ask for, and a seed that they share."""
         with refused_by_all(self.comm):
-            self._check_parameters()
-            X, y = self._validated(X, y, is_first)  # noqa: N806
-            rows = X if isinstance(X, csr_array) else csr_array(X)
-            if sample_weight is not None:
-                sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            check_parameters(self)
+            rows, y, sample_weight = self._validated(X, y, sample_weight, is_first)
             facts = {
-                "parameters": {name: repr(value) for name, value in self._parameters().items()},
+                "alike": {
+                    "class": type(self).__name__,
+                    "number of features": rows.shape[1],
+                    "dtype": rows.dtype.name,
+                    "model to start from": _digest(start) if self.comm and start else None,
+                    **{name: repr(value) for name, value in self._parameters().items()},
+                },
                 "seed": int(check_random_state(self.random_state).randint(2**31)),
-                "shape": rows.shape,
-                "dtype": rows.dtype.name,
-                "weight": rows.shape[0] if sample_weight is None else float(sample_weight.sum()),
                 **self._facts(y, classes),
             }
         everybody = gather(self.comm, facts) if self.comm else [facts]
-        _check_alike(everybody)
+        check_alike([said["alike"] for said in everybody])
         targets, outputs, factors = self._targets(y, everybody, is_first)
         if factors is not None:
             sample_weight = factors if sample_weight is None else factors * sample_weight
+        [weight] = over_ranks(self.comm, [rows.shape[0] if sample_weight is None else sample_weight.sum()])
+        if not 0 < weight < np.inf:
+            raise InputError(
+                f"there must be rows to learn from whose weights add up to a number, not {weight:g}"
+            )
         l1_ratio = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
         alpha = self.alpha if self.penalty else 0.0
         problem = Problem(
@@ -196,8 +218,15 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         )
         return problem, everybody[0]["seed"]
 
-    def _validated(self, X: Any, y: Any, is_first: bool) -> tuple[Any, Array]:  # noqa: N803
-        many = self.comm is not None and self.comm.size > 1
+    def _validated(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any,
+        is_first: bool,
+    ) -> tuple[csr_array, Array, Array | None]:
+        """This rank's rows, targets and weights; another rank may have rows where this one has none."""
+        may_be_empty = self.comm is not None and self.comm.size > 1
         X, y = validate_data(  # noqa: N806
             self,
             X,
@@ -205,10 +234,17 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
             reset=is_first,
             accept_sparse="csr",
             dtype=[np.float64, np.float32],
-            ensure_min_samples=0 if many else 1,  # another rank may have rows
+            ensure_min_samples=0 if may_be_empty else 1,
             y_numeric=self._loss() is SQUARED,
         )
-        return X, y
+        rows = X if isinstance(X, csr_array) else csr_array(X)
+        rows.check_format(full_check=True)  # or a wrong index would be found when other ranks wait
+        if sample_weight is not None:
+            check_consistent_length(rows, sample_weight)
+            if rows.shape[0]:
+                sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            sample_weight = np.asarray(sample_weight, np.float64)
+        return rows, y, sample_weight
 
     def _hold_out(self, problem: Problem, seed: int) -> tuple[Problem, Problem]:
         """The problem of the rows to learn from, and that of the others."""
@@ -225,21 +261,6 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         own = ("comm", "random_state")
         return {name: value for name, value in self.get_params(deep=False).items() if name not in own}
 
-    def _check_parameters(self) -> None:
-        """The others are checked by what they are for."""
-        if self.solver not in SOLVERS:
-            raise InputError(f"unknown solver {self.solver!r}; known are {', '.join(SOLVERS)}")
-        if self.penalty not in PENALTIES:
-            raise InputError(f"unknown penalty {self.penalty!r}; known are {', '.join(map(str, PENALTIES))}")
-        if not 0 <= self.alpha < np.inf:
-            raise InputError(f"alpha must not be negative, got {self.alpha}")
-        if not 0 <= self.l1_ratio <= 1:
-            raise InputError(f"l1_ratio must be in [0, 1], got {self.l1_ratio}")
-        if not 0 < self.validation_fraction < 1:
-            raise InputError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction}")
-        self._options(seed=0)
-        Stopping(self.max_iter, self.tol, self.n_iter_no_change)
-
     def _margins(self, X: Any) -> Array:  # noqa: N803
         check_is_fitted(self)
         X = validate_data(  # noqa: N806
@@ -252,8 +273,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Without the communicator: whoever unpickles a model is elsewhere."""
         state: dict[str, Any] = dict(super().__getstate__())
-        state.pop("_exchanged", None)
-        return state | {"comm": None}
+        return state | {"comm": None, "_exchanged": None}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -357,7 +377,10 @@ class LinearClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         if unknown := [label for label in self.class_weight if label not in self.classes_]:
             known = self.classes_.tolist()
             raise InputError(f"class_weight has class {unknown[0]!r}; the classes are {known}")
-        return np.array([float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()])
+        weights = np.array([float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()])
+        if not (weights >= 0).all() or not weights.any():
+            raise InputError(f"class_weight must have weights that are not negative, got {self.class_weight}")
+        return weights
 
     def _public(self, coef: Array, intercept: Array) -> tuple[Any, Any]:
         return coef.T, intercept
@@ -378,7 +401,7 @@ class LogisticRegression(LinearClassifier):
     """
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """By row and class; with more than two classes, each model's probability, so scaled that they add up to 1."""
+        """By row and class; of more than two classes, what each model says, scaled to add up to 1."""
         positive = expit(self._margins(X))
         if positive.shape[1] == 1:
             return np.hstack([1.0 - positive, positive])
@@ -389,6 +412,9 @@ class LogisticRegression(LinearClassifier):
 
     def predict_log_proba(self, X: Any) -> Array:  # noqa: N803
         """The logarithm of ``predict_proba``."""
+        margins = self._margins(X)
+        if margins.shape[1] == 1:
+            return np.hstack([log_expit(-margins), log_expit(margins)])
         return np.log(self.predict_proba(X))
 
     def _loss(self) -> Loss:
@@ -441,34 +467,8 @@ class Ridge(RegressorMixin, LinearModel):  # type: ignore[misc]
         return self.coef_[:, None], np.atleast_1d(self.intercept_)
 
 
-@contextmanager
-def refused_by_all(comm: Communicator | None) -> Iterator[None]:
-    """What goes wrong inside on one rank is raised on all."""
-    try:
-        yield
-    except Exception as error:
-        if comm is None:
-            raise
-        comm.refuse(error)
-
-
-def _check_alike(everybody: list[dict[str, Any]]) -> None:
-    """All ranks raise the same."""
-    for rank, said in enumerate(everybody):
-        for what, first, here in [
-            *(
-                (name, value, said["parameters"].get(name))
-                for name, value in everybody[0]["parameters"].items()
-            ),
-            ("number of features", everybody[0]["shape"][1], said["shape"][1]),
-            ("dtype", everybody[0]["dtype"], said["dtype"]),
-        ]:
-            if first != here:
-                raise InputError(
-                    f"the {what} must be the same on every rank: {first} on rank 0, {here} on rank {rank}"
-                )
-    if not any(said["weight"] for said in everybody):
-        raise InputError("there are no rows to learn from, or all have a weight of zero")
+def _digest(coefficients: Coefficients) -> list[int]:
+    return [zlib.crc32(np.ascontiguousarray(part).data) for part in coefficients]
 
 
 def _classes(everybody: list[dict[str, Any]]) -> Array:

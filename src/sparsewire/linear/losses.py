@@ -1,7 +1,7 @@
 """What a margin costs: logistic, hinge, squared hinge, and squared error.
 
 A margin is what the model says of a row, a target what it should have said: +1 or -1, or for the squared
-error any number.  All functions work elementwise on float64 arrays; slopes are finite for finite margins.
+error any number.  All functions work elementwise on float64 arrays.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparsewire.errors import InputError
-
 __all__ = ["SCHEDULES", "Schedule"]
 
 # Factors of the first step's length, given the parameter and how many steps and passes were done before.
@@ -32,10 +30,6 @@ class Schedule:
     name: str = "constant"
     power: float = 0.5
     decay: float = 0.8
-
-    def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise InputError(f"unknown learning_rate {self.name!r}; known are {', '.join(SCHEDULES)}")
 
     def factor(self, step: int, epoch: int) -> float:
         """Of the first step's length; ``step`` and ``epoch`` count from 0."""

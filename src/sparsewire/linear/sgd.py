@@ -7,13 +7,13 @@ the same sums: nothing but gradients is exchanged and, once a pass, a few number
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from sparsewire.communicator import Communicator
-from sparsewire.errors import InputError
 from sparsewire.linear.batches import Batch, Doubles, Rows
 from sparsewire.linear.exchange import Exchange
 from sparsewire.linear.problem import Array, Coefficients, Numbers, Problem
@@ -25,12 +25,16 @@ from sparsewire.vector import SparseVector, index_dtype
 __all__ = ["SGD", "Options"]
 
 POWER_ITERATIONS = 20  # the largest curvature to some per cent, where a step may be twice as long
-SMALLEST_WEIGHT = 1e-300  # of a batch that is divided by
+CURVATURE = 1  # beside the number of a pass: what random numbers are for
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to descend.  ``eta0`` is the length of the first step; None: as the curvature of a batch allows."""
+    """How to descend.
+
+    ``batch_size`` is the most rows of a rank in a step.  ``eta0`` is the length of the first step; None: as
+    long as the curvature of a batch allows.
+    """
 
     batch_size: int = 1000
     eta0: float | None = None
@@ -39,14 +43,6 @@ class Options:
     average: bool = False
     shuffle: bool = True
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {self.batch_size}")
-        if self.eta0 is not None and not 0 < self.eta0 < np.inf:
-            raise InputError(f"eta0 must be a positive number, got {self.eta0}; None chooses it")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
 
 
 class SGD:
@@ -93,22 +89,25 @@ class SGD:
         batches = self._deal()
         with clock.communicating():
             weights = over_ranks(self._comm, [problem.weights_of(numbers).sum() for numbers in batches])
-        loss = 0.0
-        for numbers, weight in zip(batches, weights, strict=True):
-            loss += self._step(numbers, weight, clock)
+        loss = sum(self._step(*step, clock) for step in zip(batches, weights, strict=True)) / sum(weights)
+        penalty = problem.penalty(self._coef.now())
+        if self._comm is None or self._comm.rank == 0:  # other processors may add up in another order
+            loss += penalty
         with clock.communicating():
             [loss] = over_ranks(self._comm, [loss])
         self._epochs += 1
-        mean = loss / sum(weights) if any(weights) else 0.0
-        return clock.progress(mean + problem.penalty(self._coef.now()))
+        return clock.progress(loss)
 
     def _deal(self) -> list[Numbers]:
-        """This pass's batches, as many on every rank."""
-        numbers, size = self._problem.numbers(), self._options.batch_size
+        """This pass's batches, as many on every rank, and even: no step is made from a few last rows."""
+        numbers = self._problem.numbers()
         if self._options.shuffle:
-            rank = self._comm.rank if self._comm else 0
-            numbers = np.random.default_rng([self._options.seed, rank, self._epochs]).permutation(numbers)
-        return [numbers[first : first + size] for first in range(0, int(self._most_rows), size)]
+            numbers = self._chance(self._epochs).permutation(numbers)
+        return np.array_split(numbers, math.ceil(self._most_rows / self._options.batch_size))
+
+    def _chance(self, *purpose: int) -> np.random.Generator:
+        """Random numbers of this rank's own."""
+        return np.random.default_rng([self._options.seed, self._comm.rank if self._comm else 0, *purpose])
 
     def _step(self, numbers: Numbers, weight: float, clock: Clock) -> float:
         """One step on these rows and the other ranks', of that weight in all; these rows' loss before it."""
@@ -119,12 +118,13 @@ class SGD:
         margins += self._intercept.at(EVERYWHERE)
         targets, weights = problem.targets_of(numbers), problem.weights_of(numbers)[:, None]
         loss = float(np.sum(weights * problem.loss.value(margins, targets)))
-        gradient = self._gradient(batch, places, weights * problem.loss.slope(margins, targets))
+        shares = weights / (weight or 1.0)  # before the sum, as what is put off there must fit later steps
+        gradient = self._gradient(batch, places, shares * problem.loss.slope(margins, targets))
         if self._exchange is not None:
             with clock.communicating():
                 gradient, bytes_sent = self._exchange(gradient)
             clock.bytes_sent += bytes_sent
-        self._move(gradient, weight)
+        self._move(gradient)
         return loss
 
     def _places(self, batch: Batch) -> Array:
@@ -151,27 +151,27 @@ class SGD:
             indices, values = indices[kept], values[kept]
         return SparseVector.piece(self._length, 0, self._length, indices, values.astype(self._problem.dtype))
 
-    def _move(self, gradient: SparseVector, weight: float) -> None:
-        if weight == 0:
-            return  # nobody has rows that count, so there is no mean
+    def _move(self, gradient: SparseVector) -> None:
         first_intercept = self._length - self._problem.outputs
         step = self._eta0 * self._options.schedule.factor(self._steps, self._epochs)
         parts = gradient.split([0, first_intercept, self._length])
         for weights, part in zip((self._coef, self._intercept), parts, strict=True):
-            values = part.values / part.dtype.type(weight)
-            weights.step(EVERYWHERE if part.indices is None else part.indices - part.start, values, step)
+            places = (
+                EVERYWHERE if part.indices is None else part.indices - part.indices.dtype.type(part.start)
+            )
+            weights.step(places, part.values, step)
         self._steps += 1
 
     def _largest_curvature(self) -> float:
         """Of the loss on a batch, by power iteration, on the rank where it is largest."""
-        problem = self._problem
-        numbers = self._deal()[0] if self._most_rows else problem.numbers()
+        problem, chance = self._problem, self._chance(0, CURVATURE)
+        numbers = chance.permutation(problem.numbers())[: self._options.batch_size]
         batch, weights = self._rows.batch(numbers), problem.weights_of(numbers)[:, None]
-        direction, curvature = np.ones((len(batch.columns) + 1, 1)), 0.0
+        shares = weights / (weights.sum() or 1.0)
+        direction, curvature = chance.normal(size=(len(batch.columns) + 1, 1)), 0.0
         for _ in range(POWER_ITERATIONS):
             direction /= np.linalg.norm(direction)
-            products = batch.products(direction[:-1]) + problem.fit_intercept * direction[-1]
-            slopes = weights * products / max(weights.sum(), SMALLEST_WEIGHT)
+            slopes = shares * (batch.products(direction[:-1]) + problem.fit_intercept * direction[-1])
             direction = np.concatenate([batch.sums(slopes), problem.fit_intercept * slopes.sum(axis=0)[None]])
             if not (curvature := float(np.linalg.norm(direction))):
                 break  # nothing but zeros

@@ -48,12 +48,6 @@ class Stopping:
     tol: float | None
     n_iter_no_change: int
 
-    def __post_init__(self) -> None:
-        if self.max_iter < 1:
-            raise InputError(f"max_iter must be at least 1, got {self.max_iter}")
-        if self.n_iter_no_change < 1:
-            raise InputError(f"n_iter_no_change must be at least 1, got {self.n_iter_no_change}")
-
 
 def train(
     solver: Solver, stopping: Stopping, held_out: Callable[[], float] | None = None
@@ -65,6 +59,8 @@ def train(
     best, idle = np.inf, 0
     for _ in range(stopping.max_iter):
         progress = solver.epoch()
+        if not np.isfinite(progress.loss):
+            raise InputError(f"the loss became {progress.loss}: steps are too long, give a smaller eta0")
         if held_out is not None:
             progress = replace(progress, held_out_loss=held_out())
         yield progress
@@ -104,7 +100,7 @@ class Clock:
         self._communicating += time.perf_counter() - start
 
     def progress(self, loss: float) -> Progress:
-        return Progress(loss, time.perf_counter() - self._start, self._communicating, self.bytes_sent)
+        return Progress(float(loss), time.perf_counter() - self._start, self._communicating, self.bytes_sent)
 
 
 def over_ranks(comm: Communicator | None, numbers: Sequence[float], op: str = "sum") -> list[float]:

@@ -2,7 +2,7 @@
 
 A step of proximal gradient descent with momentum mu, step length h and penalties l1, l2 is, for every weight,
 
-    v = mu v + g;    w = soft(w - h v, h l1) / (1 + h l2 / (1 - mu))       soft(x, t) = sign(x) max(0, |x| - t)
+    v = mu v + g;    w = soft(w - h v, h l1) / (1 + h l2 / (1 - mu));    soft(x, t) = sign(x) max(0, |x| - t)
 
 also where g is zero.  What happens there is put off until the weight is needed, which is possible because
 
@@ -35,12 +35,13 @@ Places: TypeAlias = "npt.NDArray[Any] | slice"
 EVERYWHERE = slice(None)
 PIECE = 1 << 16
 HORIZON = 1 << 16  # steps until all weights are brought up to date: a stamp has 16 bits
-SMALLEST_SCALE = 1e-9  # float32 has room for u = w / scale to grow
 FORGOTTEN = 1e-20  # what is left of a velocity that no longer counts
 
 
 class Weights(ABC):
     """A vector of weights; see the module.  ``places`` are indices, or a slice."""
+
+    smallest_scale = 1e-9  # float32 has room for u = w / scale to grow
 
     def __init__(self, start: Array, l2: float = 0.0) -> None:
         self._u, self._l2, self._scale = start.copy(), l2, 1.0
@@ -52,7 +53,7 @@ class Weights(ABC):
 
     def step(self, places: Places, gradient: Array, length: float) -> None:
         """One step of this length; the gradient is zero elsewhere."""
-        if self._scale < SMALLEST_SCALE or self._is_late():
+        if self._scale < self.smallest_scale or self._is_late():
             self.settle()
         self._move(places, gradient, length / self._scale)
         self._scale /= 1.0 + length * self._l2
@@ -105,6 +106,8 @@ class Averaged(Plain):
     With S the sum of the scales so far, the sum of all weights so far is S u, less what each step added to u
     times S as it was before that step.  So a step touches no more than the gradient does.
     """
+
+    smallest_scale = 0.5  # the two grow as the scale falls, and their difference does not
 
     def __init__(self, start: Array, l2: float = 0.0) -> None:
         super().__init__(start, l2)

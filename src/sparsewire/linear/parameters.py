@@ -1,0 +1,59 @@
+"""What the parameters of a linear model have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.errors import InputError
+from sparsewire.linear.exchange import EXACT, LOSSY
+from sparsewire.linear.schedule import SCHEDULES
+from sparsewire.precision import precision_of
+
+__all__ = ["check_parameters"]
+
+Rule: TypeAlias = tuple[type, Callable[[Any], bool], str]  # what type it has, what holds, and both in words
+
+NUMBERS: dict[str, Rule] = {
+    "alpha": (Real, lambda alpha: 0 <= alpha < np.inf, "a number that is not negative"),
+    "l1_ratio": (Real, lambda ratio: 0 <= ratio <= 1, "a number from 0 to 1"),
+    "max_iter": (Integral, lambda passes: passes >= 1, "an integer from 1 on"),
+    "n_iter_no_change": (Integral, lambda passes: passes >= 1, "an integer from 1 on"),
+    "validation_fraction": (Real, lambda share: 0 < share < 1, "a number between 0 and 1"),
+    "batch_size": (Integral, lambda rows: rows >= 1, "an integer from 1 on"),
+    "power_t": (Real, lambda power: 0 <= power < np.inf, "a number that is not negative"),
+    "decay": (Real, lambda decay: 0 < decay <= 1, "a number above 0 and at most 1"),
+    "momentum": (Real, lambda momentum: 0 <= momentum < 1, "a number from 0 on and below 1"),
+    "block_size": (Integral, lambda features: features >= 1, "an integer from 1 on"),
+    "density": (Real, lambda share: 0 < share <= 1, "a number above 0 and at most 1"),
+}
+OPTIONAL_NUMBERS: dict[str, Rule] = {
+    "tol": (Real, lambda tol: tol >= 0, "a number that is not negative, or None"),
+    "eta0": (Real, lambda length: 0 < length < np.inf, "a positive number, or None to have it chosen"),
+}
+# What else a parameter may be is said where it is used.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "solver": ("sgd", "cd"),
+    "penalty": ("l2", "l1", "elasticnet", None),
+    "learning_rate": tuple(SCHEDULES),
+    "method": (EXACT, *LOSSY),
+    "algorithm": ("auto", *ALGORITHMS),
+}
+
+
+def check_parameters(model: Any) -> None:
+    """Raise if one of a model's is not."""
+    for name, (kind, holds, what) in (NUMBERS | OPTIONAL_NUMBERS).items():
+        value = getattr(model, name)
+        if value is None and name in OPTIONAL_NUMBERS:
+            continue
+        if not isinstance(value, kind) or not holds(value):
+            raise InputError(f"{name} must be {what}, got {value!r}")
+    for name, known in CHOICES.items():
+        if (value := getattr(model, name)) not in known:
+            raise InputError(f"unknown {name} {value!r}; known are {', '.join(map(str, known))}")
+    precision_of(model.precision, np.dtype(np.float32), "sum")
