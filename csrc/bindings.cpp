@@ -562,17 +562,20 @@ sw::RowStarts require_rows(const InNumbers& starts, const InNumbers& rows, std::
 }
 
 std::size_t row_columns(InNumbers starts, In indices, InNumbers rows, std::size_t width,
-                        nb::ndarray<std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> marks, Out columns,
-                        OutPositions positions) {
+                        nb::ndarray<std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> marks,
+                        OutPositions before, Out columns, OutPositions positions) {
   if (indices.dtype() != columns.dtype()) throw nb::type_error("row_columns: indices of different dtypes");
   const sw::RowStarts chosen = require_rows(starts, rows, indices.size(), positions.size());
   require(columns.size() >= positions.size(), "row_columns: output is too small");
-  require(marks.size() / 2 >= width / 64 + (width % 64 != 0), "row_columns: too few marks");
+  const std::size_t words = width / 64 + (width % 64 != 0);
+  require(marks.size() >= words && before.size() >= words, "row_columns: too few marks");
   return with_index_type(indices.dtype(), [&](auto index) {
     using I = typename decltype(index)::type;
     nb::gil_scoped_release released;
-    require(sw::all_below(chosen, data<I>(indices), width), "row_columns: a column beyond the width");
-    return sw::row_columns(chosen, data<I>(indices), width, marks.data(), data<I>(columns), positions.data());
+    const std::size_t count = sw::row_columns(chosen, data<I>(indices), width, marks.data(), before.data(),
+                                              data<I>(columns), positions.data());
+    require(count != sw::beyond_the_width, "row_columns: a column beyond the width");
+    return count;
   });
 }
 
@@ -657,7 +660,7 @@ NB_MODULE(_compiled, m) {
   m.def("decode_tiles", &decode_tiles, "words"_a.noconvert(), "start"_a, "span"_a, "indices"_a.noconvert());
   m.def("count_tiles", &count_tiles, "indices"_a.noconvert(), "start"_a);
   m.def("row_columns", &row_columns, "starts"_a.noconvert(), "indices"_a.noconvert(), "rows"_a.noconvert(), "width"_a,
-        "marks"_a.noconvert(), "columns"_a.noconvert(), "positions"_a.noconvert());
+        "marks"_a.noconvert(), "before"_a.noconvert(), "columns"_a.noconvert(), "positions"_a.noconvert());
   m.def("row_products", &row_products, "starts"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(),
         "positions"_a.noconvert(), "weights"_a.noconvert(), "outputs"_a, "products"_a.noconvert());
   m.def("row_sums", &row_sums, "starts"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(),

@@ -14,21 +14,21 @@ struct RowStarts {
   std::size_t count;
 };
 
-// Whether all of them are, and whether all entries of the rows are in columns that are.
+// Whether all of them are.
 bool all_below(const std::uint32_t* positions, std::size_t n, std::size_t limit);
-template <class I>
-bool all_below(RowStarts chosen, const I* indices, std::size_t limit);
+
+constexpr std::size_t beyond_the_width = ~std::size_t{0};
 
 // Writes the distinct columns of the rows, increasing, and for every entry of the rows, one row after the other, the
-// position of its column among them.  Returns how many columns there are.
+// position of its column among them.  Returns how many columns there are, or that an index is not below `width`.
 //
-//   indices    below `width`
-//   marks      two words for every 64 columns of the width, rounded up; what is in them does not matter
+//   marks      a word for every 64 columns of the width, rounded up, and `before` as many numbers; what is in them
+//              does not matter
 //   columns    room for as many as the rows have entries
 //   positions  room for as many as the rows have entries, which are fewer than 2^32
 template <class I>
-std::size_t row_columns(RowStarts chosen, const I* indices, std::size_t width, std::uint64_t* marks, I* columns,
-                        std::uint32_t* positions);
+std::size_t row_columns(RowStarts chosen, const I* indices, std::size_t width, std::uint64_t* marks,
+                        std::uint32_t* before, I* columns, std::uint32_t* positions);
 
 // products[i, c] = the sum over the entries of row i of value times weights[position, c], added in order, in double.
 template <class V>

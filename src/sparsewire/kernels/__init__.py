@@ -778,9 +778,10 @@ def row_columns(
     """
     _check_indices(indices, "indices")
     entries = _check_rows(starts, rows, len(indices))
-    marks = memory.empty(2 * _words_for(_not_negative(width, "width")), np.uint64)
+    words = _words_for(_not_negative(width, "width"))
+    marks, before = memory.empty(words, np.uint64), memory.empty(words, np.uint32)
     columns, positions = memory.empty(entries, indices.dtype), memory.empty(entries, np.uint32)
-    count: int = _kernels.row_columns(starts, indices, rows, width, marks, columns, positions)
+    count: int = _kernels.row_columns(starts, indices, rows, width, marks, before, columns, positions)
     return memory.used(columns, count), positions
 
 

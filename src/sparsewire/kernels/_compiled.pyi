@@ -92,6 +92,7 @@ def row_columns(
     rows: npt.NDArray[np.int64],
     width: int,
     marks: npt.NDArray[np.uint64],
+    before: npt.NDArray[Any],
     columns: npt.NDArray[Any],
     positions: npt.NDArray[Any],
 ) -> int: ...

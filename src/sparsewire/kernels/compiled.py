@@ -181,10 +181,11 @@ def row_columns(
     rows: Numbers,
     width: int,
     marks: Words,
+    before: Indices,
     columns: Indices,
     positions: Indices,
 ) -> int:
-    return _compiled.row_columns(starts, indices, rows, width, marks, columns, positions)
+    return _compiled.row_columns(starts, indices, rows, width, marks, before, columns, positions)
 
 
 def row_products(

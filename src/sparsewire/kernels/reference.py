@@ -241,6 +241,7 @@ def row_columns(
     rows: Numbers,
     width: int,
     marks: Words,
+    before: Indices,
     columns: Indices,
     positions: Indices,
 ) -> int:

@@ -60,9 +60,10 @@ class Weights(ABC):
 
     def settle(self) -> None:
         """Bring all weights up to date, which takes as long as there are weights."""
+        if self._is_settled():
+            return
         for first in range(0, len(self._u), PIECE):  # in pieces: temporary arrays stay in the cache
-            piece = slice(first, first + PIECE)
-            self._settle(piece)
+            self._settle(slice(first, first + PIECE))
         self._scale = 1.0
 
     def now(self) -> Array:
@@ -79,7 +80,10 @@ class Weights(ABC):
         return False
 
     def _settle(self, piece: slice) -> None:
-        self._u[piece] = self.at(piece)
+        np.multiply(self._current(piece), self._u.dtype.type(self._scale), out=self._u[piece])
+
+    def _is_settled(self) -> bool:
+        return self._scale == 1.0
 
     @abstractmethod
     def _current(self, places: Places) -> Array:
@@ -123,6 +127,9 @@ class Averaged(Plain):
         super().settle()
         self._scales = 0.0
 
+    def _is_settled(self) -> bool:
+        return super()._is_settled() and self._scales == 0.0
+
     def _settle(self, piece: slice) -> None:
         self._less[piece] -= self._u.dtype.type(self._scales) * self._u[piece]
         super()._settle(piece)
@@ -150,6 +157,9 @@ class Stamped(Weights):
         self._stamps[:] = 0
         self._due[: self._now + 1] = 0.0
         self._now = 0
+
+    def _is_settled(self) -> bool:
+        return super()._is_settled() and self._now == 0
 
     def _is_late(self) -> bool:
         return self._now == HORIZON - 1
@@ -182,10 +192,9 @@ class Moving(Stamped):
         super().__init__(start, l2 / (1.0 - momentum))
         self._momentum = momentum
         self._velocity = np.zeros_like(start)
-        remembered = math.ceil(math.log(FORGOTTEN) / math.log(momentum))
-        self._left = momentum ** np.arange(
-            min(remembered, HORIZON), 0, -1.0
-        )  # of a velocity, the oldest first
+        self._left = momentum ** np.arange(float(HORIZON))  # of a velocity, by its age in steps
+        remembered = min(math.ceil(math.log(FORGOTTEN) / math.log(momentum)), HORIZON - 1)
+        self._oldest_first = self._left[remembered:0:-1].copy()
 
     def _settle(self, piece: slice) -> None:
         super()._settle(piece)
@@ -197,17 +206,17 @@ class Moving(Stamped):
         return current
 
     def _velocity_at(self, places: Places) -> Array:
-        age = self._now - self._stamps[places].astype(np.float64)
-        velocity: Array = self._velocity[places] * np.power(self._momentum, age).astype(self._u.dtype)
+        age = self._now - self._stamps[places].astype(np.int32)
+        velocity: Array = self._velocity[places] * self._left[age].astype(self._u.dtype)
         return velocity
 
     def _move(self, places: Places, gradient: Array, length: float) -> None:
         velocity = self._velocity_at(places) * self._u.dtype.type(self._momentum) + gradient
         self._u[places] = self._current(places) - velocity * self._u.dtype.type(length)
         self._velocity[places] = velocity
-        oldest = max(0, self._now + 1 - len(self._left))
-        self._due[oldest : self._now + 1] += length * self._left[len(self._left) - (self._now + 1 - oldest) :]
         self._now += 1
+        since = min(self._now, len(self._oldest_first))
+        self._due[self._now - since : self._now] += length * self._oldest_first[-since:]
         self._stamps[places] = self._now
 
 
