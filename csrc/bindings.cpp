@@ -8,6 +8,8 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -23,6 +25,7 @@
 #include "elias_fano.h"
 #include "first_invalid.h"
 #include "histogram.h"
+#include "libsvm.h"
 #include "merge.h"
 #include "narrow.h"
 #include "nonzero_blocks.h"
@@ -611,6 +614,41 @@ void row_sums(InNumbers starts, In values, InNumbers rows, InPositions positions
   });
 }
 
+// ---- LIBSVM's text format
+
+using Parsed = std::tuple<std::size_t, std::size_t, std::size_t, std::int64_t, std::int64_t, bool, int, std::size_t,
+                          std::size_t>;  // as in LibsvmParsed
+
+template <class I>
+Parsed parse_typed(const Bytes& text, sw::LinesWanted wanted, const OutDoubles& labels, const OutNumbers& counts,
+                   const Out& indices, const Out& values) {
+  wanted.highest = std::min(wanted.highest, static_cast<std::uint64_t>(std::numeric_limits<I>::max()));
+  sw::LibsvmParsed parsed;
+  with_matrix_type(values.dtype(), [&](auto value) {
+    using V = typename decltype(value)::type;
+    const sw::LibsvmRoom<I, V> room{labels.data(), counts.data(), data<I>(indices), data<V>(values)};
+    nb::gil_scoped_release released;
+    parsed = sw::parse_libsvm(reinterpret_cast<const char*>(text.data()), text.size(), wanted, room);
+  });
+  return {parsed.rows, parsed.entries, parsed.lines, parsed.smallest, parsed.largest, parsed.has_query,
+          static_cast<int>(parsed.expected), parsed.line, parsed.word};
+}
+
+Parsed parse_libsvm(Bytes text, std::size_t first, std::size_t every, std::uint64_t lowest, std::uint64_t highest,
+                    OutDoubles labels, OutNumbers counts, Out indices, Out values) {
+  const std::size_t n = text.size();
+  require(n == 0 || text.data()[n - 1] == '\n', "parse_libsvm: the last line does not end");
+  require(every >= 1, "parse_libsvm: lines are at least one apart");
+  require(labels.size() >= n / 2 && counts.size() >= n / 2, "parse_libsvm: output is too small for the rows");
+  require(indices.size() >= n / 4 && values.size() >= n / 4, "parse_libsvm: output is too small for the entries");
+  const sw::LinesWanted wanted{first, every, lowest, highest};
+  if (indices.dtype() == nb::dtype<std::int32_t>())
+    return parse_typed<std::int32_t>(text, wanted, labels, counts, indices, values);
+  if (indices.dtype() == nb::dtype<std::int64_t>())
+    return parse_typed<std::int64_t>(text, wanted, labels, counts, indices, values);
+  throw nb::type_error("parse_libsvm: indices must be int32 or int64");
+}
+
 }  // namespace
 
 NB_MODULE(_compiled, m) {
@@ -665,6 +703,8 @@ NB_MODULE(_compiled, m) {
         "positions"_a.noconvert(), "weights"_a.noconvert(), "outputs"_a, "products"_a.noconvert());
   m.def("row_sums", &row_sums, "starts"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(),
         "positions"_a.noconvert(), "factors"_a.noconvert(), "outputs"_a, "sums"_a.noconvert());
+  m.def("parse_libsvm", &parse_libsvm, "text"_a.noconvert(), "first"_a, "every"_a, "lowest"_a, "highest"_a,
+        "labels"_a.noconvert(), "counts"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert());
   m.def("available_isas", &sw::available_isas);
   m.def("active_isa", &sw::active_isa);
   m.def("last_isa", &sw::last_isa);

@@ -20,6 +20,7 @@
     quantize            float32 to 2, 4 or 8 bits, rounded at random (QSGD); dequantize: back
     row_columns         the columns that chosen rows of a sparse matrix have
     row_products        chosen rows times weights of these columns; row_sums: factors times chosen rows
+    parse_libsvm        lines of LIBSVM's text format as the arrays of a sparse matrix
     encode_elias_fano   indices as few bits; encode_bitmap, encode_tiles: where many or clustered; decode_...
 
 Arrays are one-dimensional, contiguous and aligned; nothing is ever copied silently, so a strided array or
@@ -44,6 +45,7 @@ import numpy.typing as npt
 
 from sparsewire import memory
 from sparsewire.kernels import magnitude, reference
+from sparsewire.kernels.libsvm import LARGEST_INDEX, Parsed, Room, Wanted
 from sparsewire.kernels.magnitude import Number
 
 __all__ = [
@@ -68,11 +70,13 @@ __all__ = [
     "first_invalid",
     "gather_blocks",
     "histogram",
+    "libsvm_room",
     "merge_max",
     "merge_min",
     "merge_sum",
     "narrow",
     "nonzero_blocks",
+    "parse_libsvm",
     "partition",
     "quantize",
     "row_columns",
@@ -100,6 +104,7 @@ Positions = npt.NDArray[np.uint32]
 Blocks = npt.NDArray[np.int64]  # their numbers, counted from 0
 
 _INDEX_DTYPES = (np.dtype(np.uint32), np.dtype(np.uint64))
+_ALL_LINES = Wanted()
 # bfloat16 joins when the first such array shows up, so that ml_dtypes is not imported for nothing.
 _VALUE_DTYPES = {np.dtype(t) for t in (np.float32, np.float64, np.float16, np.int32, np.int64)}
 
@@ -726,6 +731,43 @@ def decode_tiles(
     return indices if _kernels.decode_tiles(words, start, span, indices) else None
 
 
+def libsvm_room(nbytes: int, index_dtype: npt.DTypeLike, dtype: npt.DTypeLike) -> Room:
+    """Room for the rows of any text of so many bytes; untouched, it takes no memory."""
+    rows, entries = _not_negative(nbytes, "nbytes") // 2, nbytes // 4
+    # Not from `memory`, which would keep it: it is needed once for each file, not for each collective.
+    return Room(
+        np.empty(rows, np.float64),
+        np.empty(rows, np.int64),
+        np.empty(entries, index_dtype),
+        np.empty(entries, dtype),
+    )
+
+
+def parse_libsvm(text: npt.NDArray[np.uint8], room: Room, wanted: Wanted = _ALL_LINES) -> Parsed:
+    """The rows of a text of whole lines, ``label [qid:N] index:value ... [# comment]``, stored in the room.
+
+    Every line ends with a newline; those without a word are no rows.  Numbers are decimal and finite: a value
+    is the nearest float64, and if the room has float32 that is rounded once more.  Explicit zeros stay.
+    Indices increase strictly within a row, and are stored as they are: from 0 or from 1 on.  At the first
+    malformed line it ends, and what is wrong is in the result.
+
+    >>> text = np.frombuffer(b"+1 3:0.5 7:1\\n# a comment\\n-1 qid:4 2:1e3\\n", np.uint8)
+    >>> room = libsvm_room(len(text), np.int32, np.float32)
+    >>> parse_libsvm(text, room)[:6]
+    (2, 3, 3, 2, 7, True)
+    >>> room.labels[:2], room.counts[:2], room.indices[:3]
+    (array([ 1., -1.]), array([2, 1]), array([3, 7, 2], dtype=int32))
+    """
+    _check_dtype(text, np.uint8, "text")
+    _check_libsvm_room(room, len(text))
+    if len(text) > 0 and text[-1] != ord("\n"):
+        raise ValueError("the last line of the text must end with a newline")
+    if wanted.first < 0 or wanted.every < 1 or not 0 <= wanted.lowest <= wanted.highest <= LARGEST_INDEX:
+        raise ValueError(f"there are no such lines or indices: {wanted}")
+    parsed: Parsed = _kernels.parse_libsvm(text, wanted, room)
+    return parsed
+
+
 def available_isas() -> tuple[str, ...]:
     """The versions that run on this machine, slowest first."""
     return _ISAS
@@ -1042,6 +1084,21 @@ def _check_among(blocks: Blocks, existing: int) -> None:
 def _check_data(data: Values, blocks: Blocks, block: int) -> None:
     if len(data) != len(blocks) * block:
         raise ValueError(f"{len(blocks)} blocks of {block} values are not {len(data)} values")
+
+
+def _check_libsvm_room(room: Room, nbytes: int) -> None:
+    for name, array, dtypes, needed in (
+        ("labels", room.labels, ("float64",), nbytes // 2),
+        ("counts", room.counts, ("int64",), nbytes // 2),
+        ("indices", room.indices, ("int32", "int64"), nbytes // 4),
+        ("values", room.values, ("float32", "float64"), nbytes // 4),
+    ):
+        _check_array(array, name)
+        _check_writeable(array, name)
+        if array.dtype.name not in dtypes or not array.dtype.isnative:
+            raise TypeError(f"{name} must be {' or '.join(dtypes)}, not {array.dtype}")
+        if len(array) < needed:
+            raise ValueError(f"{nbytes} bytes of text may need room for {needed} {name}, got {len(array)}")
 
 
 def _check_scatter(dense: Values, indices: Indices, values: Values, offset: int) -> bool:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sparsewire import memory
 from sparsewire.kernels import _compiled
+from sparsewire.kernels.libsvm import Parsed, Room, Wanted
 from sparsewire.kernels.magnitude import CLASSES
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "merge",
     "narrow",
     "nonzero_blocks",
+    "parse_libsvm",
     "partition",
     "quantize",
     "row_columns",
@@ -277,6 +279,10 @@ def decode_tiles(words: Words, start: int, span: int, indices: Indices) -> bool:
 
 def count_tiles(indices: Indices, start: int) -> int:
     return _compiled.count_tiles(indices, start)
+
+
+def parse_libsvm(text: npt.NDArray[np.uint8], wanted: Wanted, room: Room) -> Parsed:
+    return Parsed(*_compiled.parse_libsvm(text, *wanted, *room))
 
 
 def _raw(values: Values) -> Values:

@@ -6,6 +6,7 @@ Half types are added and multiplied in float32, and each result is rounded once.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparsewire.kernels.libsvm import Expected, Parsed, Room, Wanted
 from sparsewire.kernels.magnitude import CLASSES, classes, magnitudes
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "merge",
     "narrow",
     "nonzero_blocks",
+    "parse_libsvm",
     "partition",
     "quantize",
     "row_columns",
@@ -503,6 +506,88 @@ def _store_support(r: npt.NDArray[np.uint64], start: int, span: int, indices: In
         return False
     indices[:] = r + np.uint64(start)
     return True
+
+
+def parse_libsvm(text: npt.NDArray[np.uint8], wanted: Wanted, room: Room) -> Parsed:
+    parsed, begin = Parsed(), 0
+    for number, line in enumerate(text.tobytes().split(b"\n")[:-1]):
+        parsed = parsed._replace(lines=number + 1)
+        words = list(_WORD.finditer(line.partition(b"#")[0]))
+        if words and number >= wanted.first and (number - wanted.first) % wanted.every == 0:
+            try:
+                parsed = _read_row(words, wanted, parsed, room)
+            except _MalformedError as malformed:
+                word = begin + malformed.position
+                return parsed._replace(expected=malformed.expected, line=begin, word=word)
+        begin += len(line) + 1
+    return parsed
+
+
+_WORD = re.compile(rb"[^ \t\r]+")
+_NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_QUERY = re.compile(rb"qid:[0-9]+")
+_ENTRY = re.compile(rb"([0-9]+):(.*)", re.DOTALL)
+
+
+class _MalformedError(Exception):
+    def __init__(self, expected: Expected, word: re.Match[bytes]) -> None:
+        self.expected, self.position = expected, word.start()
+
+
+def _read_row(words: list[re.Match[bytes]], wanted: Wanted, parsed: Parsed, room: Room) -> Parsed:
+    """Store the row behind those that were parsed."""
+    label_word, *others = words
+    no_label = Expected.ONE_LABEL if b"," in label_word[0] else Expected.LABEL
+    label = _read_number(label_word[0], room.labels.dtype, no_label, label_word)
+    has_query = bool(others) and others[0][0].startswith(b"qid:")
+    if has_query and not _QUERY.fullmatch(others[0][0]):
+        raise _MalformedError(Expected.QUERY, others[0])
+    indices: list[int] = []
+    values: list[float] = []
+    for word in others[has_query:]:
+        entry = _ENTRY.fullmatch(word[0])
+        if entry is None:
+            raise _MalformedError(Expected.ENTRY, word)
+        indices.append(_read_index(entry[1], wanted, indices, room.indices.dtype, word))
+        values.append(_read_number(entry[2], room.values.dtype, Expected.VALUE, word))
+    stop = parsed.entries + len(indices)
+    room.labels[parsed.rows], room.counts[parsed.rows] = label, len(indices)
+    room.indices[parsed.entries : stop], room.values[parsed.entries : stop] = indices, values
+    return parsed._replace(
+        rows=parsed.rows + 1,
+        entries=stop,
+        smallest=min([*indices[:1], parsed.smallest]),
+        largest=max([*indices[-1:], parsed.largest]),
+        has_query=parsed.has_query or has_query,
+    )
+
+
+def _read_index(
+    digits: bytes, wanted: Wanted, before: list[int], dtype: np.dtype[Any], word: re.Match[bytes]
+) -> int:
+    significant = digits.lstrip(b"0") or b"0"
+    # Python refuses to convert thousands of digits; 19 are enough for any dtype.
+    if len(significant) > 19 or int(significant) > min(wanted.highest, np.iinfo(dtype).max):
+        raise _MalformedError(Expected.INDEX_UP_TO_HIGHEST, word)
+    index = int(significant)
+    if index < wanted.lowest:
+        raise _MalformedError(Expected.INDEX_FROM_LOWEST, word)
+    if before and index <= before[-1]:
+        raise _MalformedError(Expected.LARGER_INDEX, word)
+    return index
+
+
+@_quiet
+def _read_number(text: bytes, dtype: np.dtype[Any], wanted: Expected, word: re.Match[bytes]) -> float:
+    if _NOT_FINITE.fullmatch(text):
+        raise _MalformedError(Expected.FINITE_NUMBER, word)
+    if not _NUMBER.fullmatch(text):
+        raise _MalformedError(wanted, word)
+    number = float(dtype.type(float(text)))
+    if abs(number) == float("inf"):
+        raise _MalformedError(Expected.SMALLER_NUMBER, word)
+    return number
 
 
 def _wide(values: Values) -> Values:

@@ -1,0 +1,232 @@
+"""The text of a file in pieces of whole lines: a range of a plain file, or all of a compressed one.
+
+Whether a file is compressed is seen from its first bytes, whatever its name.  One that is cut off or damaged
+is an InputError, at the latest when its end is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsewire.errors import InputError, MissingExtraError
+
+__all__ = ["PIECE_BYTES", "Text", "TextFile"]
+
+Text = npt.NDArray[np.uint8]
+
+PIECE_BYTES = 2 << 20  # as fast as larger ones, which take more memory
+COMPRESSED_BYTES = 1 << 14  # read at once: what it becomes is in memory, and may be a thousand times as much
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file that is there and can be read."""
+
+    path: str
+    nbytes: int
+    compression: Compression | None
+
+    @classmethod
+    def at(cls, path: str) -> TextFile:
+        with _opened(path) as file:
+            nbytes, beginning = os.fstat(file.fileno()).st_size, file.read(LONGEST_MAGIC)
+        if nbytes == 0 and path.endswith(tuple(known.suffix for known in COMPRESSIONS)):
+            raise InputError(f"{path} is empty, which no compressed file is: was it cut off?")
+        compression = next((known for known in COMPRESSIONS if beginning.startswith(known.magic)), None)
+        return cls(path, nbytes, compression)
+
+    def lines(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Text]]:
+        """The lines that begin in [start, stop), by default all: pieces, and where in the text each begins.
+
+        Every line ends with a newline, also a last one that lacks it in the file.  A piece is valid until the
+        next one is asked for.  Only of a plain file can the start be anything but 0.
+        """
+        stop = sys.maxsize if stop is None else stop
+        if start >= stop:
+            return
+        # From the byte before on: if that is a newline, a line begins at the start.
+        offset = max(0, start - 1)
+        with self._text(offset) as source:
+            for buffer, filled in _whole_lines(source):
+                begin = buffer.find(b"\n") + 1 if offset < start else 0
+                is_last = offset + filled >= stop
+                end = buffer.find(b"\n", stop - 1 - offset) + 1 if is_last else filled
+                if begin < end:
+                    yield offset + begin, np.frombuffer(buffer, np.uint8, end - begin, begin)
+                if is_last:
+                    break
+                offset += filled
+
+    def line_number(self, offset: int) -> int:
+        """The number, from 1 on, of the line that begins at this byte of the text."""
+        number, buffer = 1, bytearray(PIECE_BYTES)
+        with self._text() as source:
+            while count := source.readinto(memoryview(buffer)[:offset]):
+                number += buffer.count(b"\n", 0, count)
+                offset -= count
+        return number
+
+    @contextmanager
+    def _text(self, offset: int = 0) -> Iterator[_Source]:
+        with _opened(self.path) as file:
+            if self.compression is not None:
+                yield _Decompressed(file, self.path, self.compression)
+            else:
+                file.seek(offset)
+                yield file
+            if os.fstat(file.fileno()).st_size != self.nbytes:
+                raise InputError(f"{self.path} was written to while it was read")
+
+
+class _Source(Protocol):
+    def readinto(self, room: memoryview, /) -> int:
+        """Write some bytes into the room and say how many: none at the end."""
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise InputError(f"{path} is not a file")
+        with open(path, "rb", buffering=0) as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _whole_lines(source: _Source) -> Iterator[tuple[bytearray, int]]:
+    """A buffer, and how many bytes of whole lines are at its beginning."""
+    buffer, filled, is_last = bytearray(PIECE_BYTES), 0, False
+    while not is_last:
+        filled += _fill(source, memoryview(buffer)[filled:-1])
+        is_last = filled < len(buffer) - 1
+        if is_last and filled > 0 and buffer[filled - 1] != ord("\n"):
+            buffer[filled] = ord("\n")  # for which there is one byte more
+            filled += 1
+        end = buffer.rfind(b"\n", 0, filled) + 1
+        if end > 0:
+            yield buffer, end
+            buffer[: filled - end] = buffer[end:filled]
+            filled -= end
+        elif not is_last:  # a line that is longer than the buffer
+            buffer = buffer + bytearray(len(buffer))
+
+
+def _fill(source: _Source, room: memoryview) -> int:
+    filled = 0
+    while filled < len(room) and (count := source.readinto(room[filled:])) > 0:
+        filled += count
+    return filled
+
+
+# ---- compressed files ------------------------------------------------------------------------------
+
+
+class _Stream(Protocol):
+    """What the decompressors of all modules have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class Compression(NamedTuple):
+    """A format, how its files begin, and what decompresses one of a file's streams."""
+
+    name: str
+    suffix: str
+    magic: bytes
+    stream: Callable[[], Any]
+
+
+def _gzip() -> _Stream:
+    import zlib
+
+    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # 16: with gzip's header and check
+
+
+def _bzip2() -> _Stream:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+def _xz() -> _Stream:
+    import lzma
+
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+
+def _zstd() -> _Stream:
+    try:
+        stream: _Stream = importlib.import_module("compression.zstd").ZstdDecompressor()
+    except ImportError:  # before Python 3.14
+        try:
+            stream = importlib.import_module("zstandard").ZstdDecompressor().decompressobj()
+        except ImportError as missing:
+            raise MissingExtraError("zstandard is not installed: pip install zstandard") from missing
+    return stream
+
+
+COMPRESSIONS = (
+    Compression("gzip", ".gz", b"\x1f\x8b", _gzip),
+    Compression("bzip2", ".bz2", b"BZh", _bzip2),
+    Compression("xz", ".xz", b"\xfd7zXZ\0", _xz),
+    Compression("zstd", ".zst", b"\x28\xb5\x2f\xfd", _zstd),
+)
+LONGEST_MAGIC = max(len(known.magic) for known in COMPRESSIONS)
+
+
+class _Decompressed:
+    """The text of a compressed file; several streams one after the other are one text.
+
+    Not by the standard library's file objects: they end, without a word, before a second stream that is
+    damaged, and zstandard's also where a file was cut off.
+    """
+
+    def __init__(self, file: Any, path: str, compression: Compression) -> None:
+        self._file, self._path, self._compression = file, path, compression
+        self._stream: _Stream = compression.stream()
+        self._ready = memoryview(b"")
+
+    def readinto(self, room: memoryview, /) -> int:
+        while len(self._ready) == 0:
+            compressed = self._next_compressed()
+            if len(compressed) == 0:
+                return 0
+            self._ready = memoryview(self._decompress(compressed))
+        count = min(len(room), len(self._ready))
+        room[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _next_compressed(self) -> bytes:
+        """Bytes for the stream, which is a new one if the last has ended; none at the end of the file."""
+        if not self._stream.eof:
+            compressed: bytes = self._file.read(COMPRESSED_BYTES)
+            if len(compressed) == 0:
+                raise InputError(f"{self._path} is cut off: its {self._compression.name} data has no end")
+            return compressed
+        following: bytes = self._stream.unused_data or self._file.read(COMPRESSED_BYTES)
+        while following and not following.strip(b"\0"):  # zeros may fill up a stream
+            following = self._file.read(COMPRESSED_BYTES)
+        self._stream = self._compression.stream() if following else self._stream
+        return following.lstrip(b"\0")
+
+    def _decompress(self, compressed: bytes) -> bytes:
+        try:
+            return self._stream.decompress(compressed)
+        except Exception as error:  # every module has a type of its own
+            raise InputError(f"{self._path} is damaged {self._compression.name} data: {error}") from error
