@@ -1,4 +1,4 @@
-"""The command line: ``sparsewire run | serve | bench | simulate | tune | demo | doctor``.
+"""The command line: ``sparsewire run | serve | linear | bench | simulate | tune | demo | doctor``.
 
 Commands import what they need when they are called, so that ``--help`` answers at once.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -36,6 +36,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure, side by side and checked.", no_args_is_help=True)
 simulate = typer.Typer(help="Predict, in virtual time, for any number of ranks.", no_args_is_help=True)
+linear = typer.Typer(help="Linear models of LIBSVM files, on many ranks.", no_args_is_help=True)
+app.add_typer(linear, name="linear")
 app.add_typer(bench, name="bench")
 app.add_typer(simulate, name="simulate")
 
@@ -118,6 +120,169 @@ def serve() -> None:
 
     with sparsewire.init(timeout=LONGEST_PREPARATION_S) as comm:
         comm.serve()
+
+
+@linear.command("fit")
+def linear_fit(
+    context: typer.Context,
+    train: Annotated[
+        Path, typer.Argument(help="A LIBSVM file; .gz, .bz2, .xz and .zst too.", show_default=False)
+    ],
+    test: Annotated[Path | None, typer.Option(help="A file to score the model on after every pass.")] = None,
+    loss: Annotated[
+        str, typer.Option(help="logistic, squared_hinge or hinge for classes; squared for values.")
+    ] = "logistic",
+    solver: Annotated[
+        str, typer.Option(help="sgd: mini-batches of rows. cd: random blocks of features.")
+    ] = "sgd",
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data, at most.")] = 10,
+    ranks: Ranks = 4,
+    driver: Annotated[str, typer.Option(help="tcp or mpi.")] = "tcp",
+    network: NetworkRate = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Where to save the model after every pass, an .npz file.")
+    ] = None,
+    penalty: Annotated[str, typer.Option(help="l2, l1, elasticnet or none.")] = "l2",
+    alpha: Annotated[float, typer.Option(help="Strength of the penalty.")] = 1e-4,
+    l1_ratio: Annotated[float, typer.Option(help="Share of l1 in elasticnet.")] = 0.15,
+    class_weight: Annotated[
+        str | None, typer.Option(help="'balanced': rare classes count as much as others.")
+    ] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(help="Labels, separated by commas, that are one class (1) against the rest (-1)."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Rows of a rank and step (sgd).")] = 1000,
+    eta0: Annotated[
+        float | None, typer.Option(help="Length of the first step (sgd); default: as the data allows.")
+    ] = None,
+    learning_rate: Annotated[
+        str, typer.Option(help="Of later steps (sgd): constant, invscaling or epoch_decay.")
+    ] = "constant",
+    power_t: Annotated[
+        float, typer.Option(help="invscaling: divided by the step's number to this power.")
+    ] = 0.5,
+    decay: Annotated[float, typer.Option(help="epoch_decay: factor of every pass.")] = 0.8,
+    momentum: Annotated[float, typer.Option(help="Of steps (sgd).")] = 0.0,
+    average: Annotated[
+        bool, typer.Option("--average", help="The model is the mean over all steps (sgd).")
+    ] = False,
+    block: Annotated[int, typer.Option(help="Features of a rank and step (cd).")] = 100,
+    algorithm: Annotated[str, typer.Option(help="Of the sum of gradients (sgd).")] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="Of gradients on the wire: float16, bfloat16, qsgd2, qsgd4 or qsgd8.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="exact, or what selects the largest entries of gradients: topk, ...")
+    ] = "exact",
+    density: Annotated[
+        float, typer.Option(help="Share of the gradient that is sent, unless it is exact.")
+    ] = 0.01,
+    tol: Annotated[
+        float | None, typer.Option(help="Stop when five passes have not gained this much; default: never.")
+    ] = None,
+    early_stopping: Annotated[
+        bool, typer.Option("--early-stopping", help="Stop by the loss of a tenth of the rows, held out.")
+    ] = False,
+    features: Annotated[
+        int | None, typer.Option(min=1, help="Number of features; default: the largest index.")
+    ] = None,
+    zero_based: Annotated[
+        bool | None,
+        typer.Option(
+            "--zero-based/--one-based",
+            help="What indices count from; default: 0 if it occurs.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of data and model: float32 or float64.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Same seed, same model.")] = 0,
+    json: Annotated[Path | None, typer.Option("--json", help="Also write all passes to this file.")] = None,
+) -> None:
+    """Train a linear model; Ctrl-C leaves the model of the last complete pass."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.linear.job import FitPlan
+    from sparsewire.linear_command import print_fit, run_fit
+
+    parameters = {
+        "solver": solver,
+        "penalty": None if penalty == "none" else penalty,
+        "alpha": alpha,
+        "l1_ratio": l1_ratio,
+        "max_iter": epochs,
+        "tol": tol,
+        "early_stopping": early_stopping,
+        "batch_size": batch,
+        "learning_rate": learning_rate,
+        "eta0": eta0,
+        "power_t": power_t,
+        "decay": decay,
+        "momentum": momentum,
+        "average": average,
+        "block_size": block,
+        "random_state": seed,
+        "method": method,
+        "algorithm": algorithm,
+        "precision": precision,
+        "density": density,
+        **({"class_weight": class_weight} if class_weight else {}),
+    }
+    plan = FitPlan(
+        str(train),
+        loss,
+        parameters,
+        test=str(test) if test else None,
+        model=str(model) if model else None,
+        features=features,
+        zero_based="auto" if zero_based is None else zero_based,
+        dtype=dtype,
+        positive=[_number(float, word) for word in positive.split(",")] if positive else None,
+    )
+    fitted = run_fit(plan, ranks, driver, network)
+    print_fit(report.wide_console(), plan, fitted)
+    if json:
+        command = ["sparsewire", "linear", "fit", train.name, *_given_words(context)]
+        rows = [asdict(record) for record in fitted.passes]
+        report.write_json(
+            json,
+            command,
+            rows,
+            data=fitted.data,
+            score=fitted.score_name,
+            training_score=fitted.training_score,
+        )
+
+
+@linear.command("predict")
+def linear_predict(
+    model: Annotated[Path, typer.Argument(help="What `linear fit --model` wrote.", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(help="A LIBSVM file; .gz, .bz2, .xz and .zst too.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write predictions; default: standard output.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Of every class, instead of the likeliest one.")
+    ] = False,
+) -> None:
+    """A line for every row of DATA: what MODEL says of it; and how much of that is right."""
+    import warnings
+
+    from sparsewire.linear.prediction import predict_file
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _print_warning
+        predicted = predict_file(model, data, output, probabilities=probabilities)
+    print(predicted, file=sys.stdout if output else sys.stderr)
+
+
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Without the place in the source, which says nothing to users."""
+    print(f"sparsewire: {message}", file=sys.stderr)
 
 
 @bench.command("allreduce")
@@ -578,6 +743,23 @@ def _number(kind: Callable[[str], Number], text: str) -> Number:
         return kind(text)
     except ValueError:
         raise InputError(f"{text!r} is not a number") from None
+
+
+def _given_words(context: typer.Context) -> list[str]:
+    """The options that were given, again, but for --json; files without their folders."""
+    words = []
+    for option in context.command.params:
+        name = option.name or ""
+        source, value = context.get_parameter_source(name), context.params[name]
+        if option.param_type_name != "option" or source is None or source.name != "COMMANDLINE":
+            continue
+        if name == "json":
+            continue
+        if isinstance(value, bool):
+            words.append((option.opts if value else option.secondary_opts)[0])
+        else:
+            words += [option.opts[-1], value.name if isinstance(value, Path) else str(value)]
+    return words
 
 
 def _wire_words(driver: str, network: str | None) -> list[str]:

@@ -41,6 +41,7 @@ ALLOWED = {
         *("algorithms", "calibration", "chooser", "convert", "drivers._base", "explain", "kernels", "model"),
         *("precision", "request", "rounding", "steps", "vector", "wire"),
     ],
+    "agreement": ["communicator"],
     "sync": ["algorithms", "communicator", "compress", "precision", "request", "vector"],
     "start": ["communicator", "drivers"],
     "torch": [
@@ -57,17 +58,27 @@ ALLOWED = {
         ),
         *("rounding", "start", "sync", "torch", "vector"),
     ],
+    "linear": [
+        *("agreement", "algorithms", "communicator", "compress", "events", "kernels", "linear", "precision"),
+        *("start", "sync", "vector"),
+    ],
     "testing": ["algorithms", "communicator", "drivers", "precision", "rounding", "steps", "vector", "wire"],
+    "events": [],
     "launch": [],
     "launch_mpi": ["launch", "network"],
     "job": ["launch", "launch_mpi", "network"],
     "network": [],
-    "cli": ["bench", "job", "launch", "network", "tune", "kernels", "model", ""],
+    "linear_command": ["bench", "events", "job", "linear", "network", "start"],
+    "cli": [
+        *("bench", "job", "launch", "linear", "linear_command", "network", "tune", "kernels", "model", ""),
+    ],
     "__init__": [
         *("algorithms", "communicator", "precision", "request", "rounding", "start", "sync", "vector"),
     ],
 }
 OPTIONAL = {"torch", "scipy", "mpi4py", "ml_dtypes", "sklearn", "matplotlib"}
+NEEDED = {"torch": {"torch"}, "linear": {"scipy", "sklearn"}}  # by who is imported for it
+COMMAND_LINE = ("bench", "cli", "linear_command")
 COMMAND_LINE_ONLY = {"typer", "rich"}
 
 
@@ -102,7 +113,7 @@ def test_imports_point_downwards(module):
             assert is_below(inside, allowed), f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m.split(".")[0] not in ("bench", "cli")])
+@pytest.mark.parametrize("module", [m for m in modules() if m.split(".")[0] not in COMMAND_LINE])
 def test_nobody_but_the_command_line_imports_the_benchmark(module):
     assert not any(name.startswith("sparsewire.bench") for name in imports(module))
 
@@ -110,8 +121,9 @@ def test_nobody_but_the_command_line_imports_the_benchmark(module):
 @pytest.mark.parametrize("module", list(modules()))
 def test_optional_packages_are_imported_on_first_use(module):
     packages = {name.split(".")[0] for name in imports(module, top_level_only=True)}
-    assert not packages & (OPTIONAL - {module.split(".")[0]})  # `sparsewire.torch` is imported for torch
-    if module.split(".")[0] not in ("bench", "cli"):
+    layer = module.split(".")[0]
+    assert not packages & (OPTIONAL - NEEDED.get(layer, set()))
+    if layer not in COMMAND_LINE:
         assert not packages & COMMAND_LINE_ONLY
 
 

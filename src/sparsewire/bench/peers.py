@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -28,6 +28,7 @@ from sparsewire.communicator import Communicator
 __all__ = [
     "LOOPBACK",
     "PEERS",
+    "allreduce_in_place",
     "contender",
     "gloo",
     "gloo_allreduce",
@@ -95,6 +96,15 @@ def gloo_allreduce(tensor: Any) -> None:
     import torch.distributed as dist
 
     dist.all_reduce(tensor)
+
+
+def allreduce_in_place(peer: str) -> Callable[[Values], Any]:
+    """What "gloo-dense" or "mpi-dense" does to a dense array."""
+    if peer == "mpi-dense":
+        return mpi_allreduce
+    import torch
+
+    return lambda array: gloo_allreduce(torch.from_numpy(array))
 
 
 class GlooDense:

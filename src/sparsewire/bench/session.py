@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -28,8 +27,9 @@ from sparsewire.bench.rows import (
 from sparsewire.bench.step import DENSE
 from sparsewire.bench.timing import measure
 from sparsewire.bench.train import TrainPlan
-from sparsewire.bench.worker import EVENT, Plan
+from sparsewire.bench.worker import Plan
 from sparsewire.errors import InputError, SparsewireError
+from sparsewire.events import heard
 from sparsewire.job import run_job
 from sparsewire.launch import free_port
 from sparsewire.model import Network
@@ -233,11 +233,10 @@ class _Ears:
     words: dict[int | None, list[str]] = field(default_factory=dict)
 
     def hear(self, rank: int, stream: str, line: bytes) -> None:
-        if not line.startswith(EVENT):
+        event = heard(line)
+        if event is None:
             self.words.setdefault(rank, []).append(line.decode(errors="replace"))
-            return
-        event = json.loads(line[len(EVENT) :])
-        if "found" in event:
+        elif "found" in event:
             self.found.append(event)
             self.on_found(event)
         else:

@@ -21,7 +21,7 @@ import numpy as np
 from sparsewire import kernels, memory
 from sparsewire.bench.cases import Case, Values
 from sparsewire.bench.contenders import Together
-from sparsewire.bench.peers import gloo_allreduce, mpi_allreduce
+from sparsewire.bench.peers import allreduce_in_place
 from sparsewire.bench.timing import Moved, measure
 from sparsewire.communicator import Communicator
 from sparsewire.sync import Sync, SyncState
@@ -191,7 +191,7 @@ class DenseStep(Step):
 
     def __init__(self, peer: str, gradients: Gradients, ranks: int) -> None:
         super().__init__(peer, "dense", gradients)
-        self._allreduce = _allreduce_in_place(peer)
+        self._allreduce = allreduce_in_place(peer)
         self._share = np.float32(1 / ranks)
 
     def run(self) -> None:
@@ -210,14 +210,6 @@ class DenseStep(Step):
     @property
     def mean(self) -> Values:
         return self.gradient
-
-
-def _allreduce_in_place(peer: str) -> Callable[[Values], Any]:
-    if peer == "mpi-dense":
-        return mpi_allreduce
-    import torch
-
-    return lambda array: gloo_allreduce(torch.from_numpy(array))
 
 
 def measure_steps(

@@ -23,7 +23,8 @@ import sparsewire as sw
 from sparsewire.bench.contenders import Together
 from sparsewire.bench.tasks import TASKS, Examples, Task
 from sparsewire.bench.train_methods import Compression, Trainer
-from sparsewire.bench.worker import gloo_group, say, teller
+from sparsewire.bench.worker import gloo_group, teller
+from sparsewire.events import say
 from sparsewire.network import interface_bytes
 
 __all__ = ["TrainPlan", "TrainRecord", "main", "train"]

@@ -34,12 +34,11 @@ from sparsewire.bench.contenders import (
 )
 from sparsewire.bench.timing import Contender, measure
 from sparsewire.bench.variants import DEDICATED
+from sparsewire.events import say
 from sparsewire.network import INTERFACE, interface_bytes
 from sparsewire.tune import tune
 
-__all__ = ["EVENT", "Plan", "gloo_group", "main", "say", "teller"]
-
-EVENT = b"\x1e"
+__all__ = ["Plan", "gloo_group", "main", "teller"]
 
 
 @dataclass(frozen=True)
@@ -166,12 +165,6 @@ def teller(comm: sw.Communicator) -> Callable[[int, int], None]:
     if comm.rank != 0:
         return lambda done, total: None
     return lambda done, total: say({"done": done, "total": total})
-
-
-def say(event: dict[str, Any]) -> None:
-    """One event to the session."""
-    sys.stdout.buffer.write(EVENT + json.dumps(event).encode() + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Linear models on sparse rows, on one process or many: scikit-learn estimators, LIBSVM files, like data.
+"""Linear models on sparse rows, on one process or many: scikit-learn estimators, files, test data.
 
 from sparsewire.linear import LogisticRegression
 model = LogisticRegression(comm=sw.init()).fit(rows, labels)
@@ -14,5 +14,16 @@ except ImportError as error:
 
 from sparsewire.linear.estimators import LinearSVC, LogisticRegression, Ridge
 from sparsewire.linear.generate import url_like, webspam_like
+from sparsewire.linear.libsvm import load_libsvm
+from sparsewire.linear.model_file import load_model, save_model
 
-__all__ = ["LinearSVC", "LogisticRegression", "Ridge", "url_like", "webspam_like"]
+__all__ = [
+    "LinearSVC",
+    "LogisticRegression",
+    "Ridge",
+    "load_libsvm",
+    "load_model",
+    "save_model",
+    "url_like",
+    "webspam_like",
+]

@@ -22,9 +22,9 @@ from scipy.sparse import csr_array
 from scipy.special import expit, log_expit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_consistent_length, check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsewire.agreement import check_alike, gather, refused_by_all
 from sparsewire.communicator import Communicator
@@ -191,19 +191,21 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
                     "model to start from": _digest(start) if self.comm and start else None,
                     **{name: repr(value) for name, value in self._parameters().items()},
                 },
+                "rows": rows.shape[0],
                 "seed": int(check_random_state(self.random_state).randint(2**31)),
                 **self._facts(y, classes),
             }
         everybody = gather(self.comm, facts) if self.comm else [facts]
         check_alike([said["alike"] for said in everybody])
+        if not any(said["rows"] for said in everybody):
+            raise InputError("there are no rows to learn from, on any rank")
         targets, outputs, factors = self._targets(y, everybody, is_first)
         if factors is not None:
             sample_weight = factors if sample_weight is None else factors * sample_weight
         [weight] = over_ranks(self.comm, [rows.shape[0] if sample_weight is None else sample_weight.sum()])
         if not 0 < weight < np.inf:
-            raise InputError(
-                f"there must be rows to learn from whose weights add up to a number, not {weight:g}"
-            )
+            found = "they are all zero" if weight == 0 else f"they add up to {weight}"
+            raise InputError(f"the weights of rows must add up to a positive number, and {found}")
         l1_ratio = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
         alpha = self.alpha if self.penalty else 0.0
         problem = Problem(
@@ -239,12 +241,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         )
         rows = X if isinstance(X, csr_array) else csr_array(X)
         rows.check_format(full_check=True)  # or a wrong index would be found when other ranks wait
-        if sample_weight is not None:
-            check_consistent_length(rows, sample_weight)
-            if rows.shape[0]:
-                sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-            sample_weight = np.asarray(sample_weight, np.float64)
-        return rows, y, sample_weight
+        return rows, y, None if sample_weight is None else _checked_weights(sample_weight, rows.shape[0])
 
     def _hold_out(self, problem: Problem, seed: int) -> tuple[Problem, Problem]:
         """The problem of the rows to learn from, and that of the others."""
@@ -314,10 +311,11 @@ class LinearClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
 
         The first call names all ``classes``, unless each of them is among its rows, on one rank or another.
         """
-        if self.class_weight == "balanced":
-            raise InputError(
-                "class_weight 'balanced' needs all rows at once, which partial_fit has not: give weights"
-            )
+        with refused_by_all(self.comm):
+            if self.class_weight == "balanced":
+                raise InputError(
+                    "class_weight 'balanced' needs all rows at once, which partial_fit has not: give weights"
+                )
         return self._partial_fit(X, y, sample_weight, classes)
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
@@ -395,7 +393,7 @@ class LogisticRegression(LinearClassifier):
 
     >>> from sparsewire.linear import LogisticRegression, url_like
     >>> rows, labels = url_like(2000, features=5000, nonzeros=20)
-    >>> model = LogisticRegression(max_iter=20, tol=None).fit(rows, labels)
+    >>> model = LogisticRegression(max_iter=20, tol=None, momentum=0.9).fit(rows, labels)
     >>> model.score(rows, labels) > 0.9
     True
     """
@@ -465,6 +463,19 @@ class Ridge(RegressorMixin, LinearModel):  # type: ignore[misc]
 
     def _coefficients(self) -> Coefficients:
         return self.coef_[:, None], np.atleast_1d(self.intercept_)
+
+
+def _checked_weights(given: Any, rows: int) -> npt.NDArray[np.float64]:
+    """One for each row; on one rank they may all be zero, unlike scikit-learn's."""
+    weights = np.full(rows, given, np.float64) if np.isscalar(given) else np.asarray(given, np.float64)
+    if weights.shape != (rows,):
+        raise InputError(
+            f"sample_weight must have one weight for each of {rows} rows, got shape {weights.shape}"
+        )
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        worst = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])
+        raise InputError(f"sample_weight must not be negative, that of row {worst} is {weights[worst]}")
+    return weights
 
 
 def _digest(coefficients: Coefficients) -> list[int]:

@@ -29,7 +29,7 @@ from sparsewire.errors import InputError
 from sparsewire.kernels.libsvm import LARGEST_INDEX, Expected, Parsed, Room, Wanted
 from sparsewire.linear.text_file import PIECE_BYTES, Text, TextFile
 
-__all__ = ["load_libsvm"]
+__all__ = ["Loaded", "load_libsvm", "read_libsvm"]
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +50,14 @@ _EXPECTATIONS = {
     Expected.INDEX_FROM_LOWEST: "an index from 1 on (zero_based is False)",
     Expected.INDEX_UP_TO_HIGHEST: "an index up to {highest} ({limit})",
 }
+
+
+class Loaded(NamedTuple):
+    """Rows, labels, and whether indices were taken to count from 0, for files that belong together."""
+
+    rows: csr_array
+    labels: npt.NDArray[np.float64]
+    zero_based: bool
 
 
 def load_libsvm(
@@ -81,6 +89,19 @@ def load_libsvm(
     (array([[0.5, 0. , 2. ],
            [0. , 1. , 0. ]], dtype=float32), array([ 1., -1.]))
     """
+    loaded = read_libsvm(path, features=features, zero_based=zero_based, dtype=dtype, comm=comm)
+    return loaded.rows, loaded.labels
+
+
+def read_libsvm(
+    path: str | os.PathLike[str],
+    *,
+    features: int | None = None,
+    zero_based: bool | str = "auto",
+    dtype: npt.DTypeLike = np.float32,
+    comm: Communicator | None = None,
+) -> Loaded:
+    """``load_libsvm``, and from where indices count."""
     with refused_by_all(comm):
         options = _Options.of(features, zero_based, dtype)
         file = TextFile.at(os.fsdecode(path))
@@ -90,15 +111,16 @@ def load_libsvm(
             shard.append(room, parsed, nbytes)
     facts = _agree(file, shard, options, comm)
     if facts.has_query and (comm is None or comm.rank == 0):
-        warnings.warn(f"{file.path} has qid: fields, which are ignored", UserWarning, stacklevel=2)
-    first = 0 if facts.is_zero_based(options) else 1
+        warnings.warn(f"{file.path} has qid: fields, which are ignored", UserWarning, stacklevel=3)
+    is_zero_based = facts.is_zero_based(options)
+    first = 0 if is_zero_based else 1
     columns = max(0, facts.largest + 1 - first)
     if options.features is not None:
         if columns > options.features:
             _refuse_column(file, share, options, comm)
         columns = options.features
     arrays, labels = shard.take(first, columns)
-    return csr_array(arrays, shape=(len(labels), columns)), labels
+    return Loaded(csr_array(arrays, shape=(len(labels), columns)), labels, is_zero_based)
 
 
 # ---- what is asked for, and what all ranks found ------------------------------------------------

@@ -89,8 +89,8 @@ class SGD:
         batches = self._deal()
         with clock.communicating():
             weights = over_ranks(self._comm, [problem.weights_of(numbers).sum() for numbers in batches])
+        penalty = problem.penalty(self._coef.now())  # before the steps, as a step's loss is
         loss = sum(self._step(*step, clock) for step in zip(batches, weights, strict=True)) / sum(weights)
-        penalty = problem.penalty(self._coef.now())
         if self._comm is None or self._comm.rank == 0:  # other processors may add up in another order
             loss += penalty
         with clock.communicating():

@@ -58,7 +58,8 @@ def train(
     """
     best, idle = np.inf, 0
     for _ in range(stopping.max_iter):
-        progress = solver.epoch()
+        with np.errstate(over="ignore", invalid="ignore"):  # said below, by all ranks
+            progress = solver.epoch()
         if not np.isfinite(progress.loss):
             raise InputError(f"the loss became {progress.loss}: steps are too long, give a smaller eta0")
         if held_out is not None:
