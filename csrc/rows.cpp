@@ -18,10 +18,21 @@ template <class Visit>
   }
 }
 
+// Chosen rows lie anywhere, and are too short for the processor to see where the next one will be: ask for it.
+constexpr std::size_t rows_ahead = 4;
+template <class T>
+[[gnu::always_inline]] inline void fetch_ahead(RowStarts chosen, std::size_t i, const T* entries) {
+  if (i + rows_ahead >= chosen.count) return;
+  const std::int64_t row = chosen.rows[i + rows_ahead];
+  const T* const end = entries + chosen.starts[row + 1];
+  for (const T* line = entries + chosen.starts[row]; line < end; line += 64 / sizeof(T)) __builtin_prefetch(line);
+}
+
 template <class I>
 bool mark(RowStarts chosen, const I* indices, std::size_t width, std::uint64_t* marks) {
   bool are_below = true;
-  for_each_row(chosen, [&](std::size_t, std::int64_t first, std::int64_t last) {
+  for_each_row(chosen, [&](std::size_t i, std::int64_t first, std::int64_t last) {
+    fetch_ahead(chosen, i, indices);
     for (std::int64_t e = first; e < last; ++e) {
       if (indices[e] < width)
         marks[indices[e] / 64] |= std::uint64_t{1} << indices[e] % 64;
@@ -102,6 +113,7 @@ void row_products(RowStarts chosen, const V* values, const std::uint32_t* positi
   std::fill(products, products + chosen.count * outputs, 0.0);
   for_each_row(chosen, [&](std::size_t i, std::int64_t first, std::int64_t last) {
     double* product = products + i * outputs;
+    fetch_ahead(chosen, i, values);
     if (outputs == 1) {  // in a register
       double sum = 0.0;
       for (std::int64_t e = first; e < last; ++e) sum += static_cast<double>(values[e]) * weights[*positions++];
