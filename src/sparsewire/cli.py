@@ -640,6 +640,31 @@ def bench_coding(
     raise typer.Exit(1 if any(row.wrong for row in supports) else 0)
 
 
+@bench.command("libsvm")
+def bench_libsvm(
+    file: Annotated[
+        Path | None, typer.Argument(help="Plain text; by default one like URL is made.", show_default=False)
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Of a file that is made.")] = 20_000,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 20.0,
+    json: Json = None,
+) -> None:
+    """How fast LIBSVM files are read on one core, ours and scikit-learn's reader in turns."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.libsvm import measure_libsvm
+    from sparsewire.bench.progress import progress
+
+    with progress("bench libsvm") as tell:
+        found = measure_libsvm(str(file) if file else None, rows, seconds, tell)
+    report.print_libsvm(report.wide_console(), found)
+    if json:
+        command = ["sparsewire", "bench", "libsvm", *([file.name] if file else ["--rows", str(rows)])]
+        report.write_json(json, [*command, "--seconds", f"{seconds:g}"], [asdict(row) for row in found])
+    raise typer.Exit(1 if any(row.wrong for row in found) else 0)
+
+
 @simulate.command("allreduce")
 def simulate_allreduce(
     context: typer.Context,

@@ -33,6 +33,7 @@ CALLS_UP_TO_AVX2 = {
     "decode_bitmap": lambda: kernels.decode_bitmap(np.zeros(4, np.uint64), 200, 0, 200),
     "count_tiles": lambda: kernels.count_tiles(I, 0),
     "decode_tiles": lambda: kernels.decode_tiles(np.zeros(1, np.uint64), 0, 0, 200),
+    "row_columns": lambda: kernels.row_columns(np.array([0, 200]), I, np.array([0]), 200),
 }
 COMPILED = kernels.available_isas()[1:]
 

@@ -31,8 +31,8 @@ def test_without_a_file_one_like_the_url_data_set_is_made():
 def test_what_differs_is_counted(monkeypatch):
     read = libsvm.load_libsvm
 
-    def misread(file, dtype):
-        rows, labels = read(file, dtype=dtype)
+    def misread(file):
+        rows, labels = read(file)
         rows.data[3], rows.indices[5], labels[1] = 7, 0, 9
         return rows, labels
 

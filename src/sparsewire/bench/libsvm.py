@@ -12,21 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sparsewire.errors import InputError, MissingExtraError
+from sparsewire.linear.generate import url_like
 from sparsewire.linear.libsvm import load_libsvm
 from sparsewire.linear.text_file import TextFile
 
 __all__ = ["LibsvmRow", "measure_libsvm"]
 
 MADE = "url-like"  # the file's name, if it is made here
-FEATURES = 3_231_961  # of the URL data set (Ma et al., ICML 2009), as is the number of entries of a row
-ENTRIES = 115
-SHARE_OF_ONES = 0.75
 FEWEST_ROUNDS = 3
 
 
@@ -57,7 +54,7 @@ def measure_libsvm(
 
     Rounds are as many as fit into the budget, and at least three.  ``tell`` hears which of how many is next.
     """
-    readers = {"sparsewire": lambda file: load_libsvm(file, dtype=np.float32), "sklearn": _sklearn_reader()}
+    readers = {"sparsewire": load_libsvm, "sklearn": _sklearn_reader()}
     with _file(path, rows) as file:
         if TextFile.at(file).compression is not None:
             raise InputError(f"{file} is compressed, and what is measured is reading text: decompress it")
@@ -103,27 +100,14 @@ def _file(path: str | None, rows: int) -> Iterator[str]:
     if path is not None:
         yield path
         return
+    from sklearn.datasets import dump_svmlight_file
+
     if rows < 1:
         raise InputError(f"rows is {rows}; a file to be measured has at least one")
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / MADE
-        with made.open("w") as file:
-            file.writelines(_lines(rows))
-        yield str(made)
-
-
-def _lines(rows: int) -> Iterator[str]:
-    """Most values are 1, the others have four decimals; low indices are more frequent than high ones."""
-    rng = np.random.default_rng(0)
-    for _ in range(rows):
-        indices = np.unique((FEATURES * rng.random(rng.poisson(ENTRIES)) ** 3).astype(np.int64)) + 1
-        is_one = rng.random(len(indices)) < SHARE_OF_ONES
-        decimals = rng.integers(1, 10_000, len(indices))
-        words = (
-            f"{index}:1" if one else f"{index}:0.{decimal:04d}"
-            for index, one, decimal in zip(indices.tolist(), is_one.tolist(), decimals.tolist(), strict=True)
-        )
-        yield f"{rng.choice(('+1', '-1'))} {' '.join(words)}\n"
+        made = os.path.join(folder, MADE)
+        dump_svmlight_file(*url_like(rows), made)
+        yield made
 
 
 def _seconds(read: Callable[[str], Any], file: str) -> float:

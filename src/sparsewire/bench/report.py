@@ -10,7 +10,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -30,6 +30,9 @@ from sparsewire.bench.trace import Trace
 from sparsewire.bench.train_methods import OURS
 from sparsewire.bench.train_rows import FINAL_STEPS, TrainRow
 
+if TYPE_CHECKING:  # scipy and scikit-learn are needed only where they are measured
+    from sparsewire.bench.libsvm import LibsvmRow
+
 __all__ = [
     "conclusion",
     "environment",
@@ -42,6 +45,7 @@ __all__ = [
     "print_coding",
     "print_grid",
     "print_kernels",
+    "print_libsvm",
     "print_memory",
     "print_overlap",
     "print_simulation",
@@ -392,6 +396,26 @@ def print_kernels(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
             reached,
             bar,
             "[green]yes[/green]" if row["ok"] else "[bold red]no[/bold red]",
+        )
+    console.print(table)
+
+
+def print_libsvm(console: Console, rows: Sequence[LibsvmRow]) -> None:
+    """One line per reader."""
+    first = rows[0]
+    console.print(
+        f"[dim]# {first.file}: {first.megabytes:,.1f} MB, {first.rows:,} rows, {first.nnz:,} non-zeros, "
+        "one core, plain text that was read before[/dim]"
+    )
+    table = _table("reader", "min", "median", "MB/s", "vs sklearn", "wrong")
+    for row in rows:
+        table.add_row(
+            row.reader,
+            format_seconds(row.seconds_min),
+            format_seconds(row.seconds_median),
+            f"{row.megabytes_per_second:,.0f}",
+            format_times(row.speedup_vs_sklearn),
+            _wrong(row.wrong),
         )
     console.print(table)
 

@@ -96,7 +96,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         """
         self.__dict__.pop("_sgd", None)  # of calls of partial_fit before
         before = self._coefficients() if self.warm_start and hasattr(self, "coef_") else None
-        problem, seed = self._problem(X, y, sample_weight, is_first=True, start=before)
+        problem, seed = self._problem("fit", X, y, sample_weight, is_first=True, start=before)
         kept = None
         if self.early_stopping:
             problem, kept = self._hold_out(problem, seed)
@@ -116,7 +116,9 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:  # noqa: N803
         is_first = not hasattr(self, "coef_")
         before = None if is_first else self._coefficients()
-        problem, seed = self._problem(X, y, sample_weight, is_first=is_first, start=before, classes=classes)
+        problem, seed = self._problem(
+            "partial_fit", X, y, sample_weight, is_first=is_first, start=before, classes=classes
+        )
         asked = repr((self._parameters(), problem.dtype))
         known, sgd = getattr(self, "_sgd", ("", None))
         solver: Solver
@@ -171,6 +173,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _problem(
         self,
+        call: str,
         X: Any,  # noqa: N803
         y: Any,
         sample_weight: Any,
@@ -185,7 +188,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
             rows, y, sample_weight = self._validated(X, y, sample_weight, is_first)
             facts = {
                 "alike": {
-                    "class": type(self).__name__,
+                    "call": f"{type(self).__name__}.{call}",
                     "number of features": rows.shape[1],
                     "dtype": rows.dtype.name,
                     "model to start from": _digest(start) if self.comm and start else None,
@@ -350,10 +353,9 @@ class LinearClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
             counts.update(dict(zip(said["labels"], said["counts"], strict=True)))
         if is_first:
             self.classes_ = _classes(everybody)
-        unknown = [label for label in counts if label not in self.classes_.tolist()]
-        if unknown:
+        if unknown := counts.keys() - set(self.classes_.tolist()):
             raise InputError(
-                f"there are rows of class {unknown[0]!r}; the classes are {self.classes_.tolist()}"
+                f"there are rows of class {min(unknown)!r}; the classes are {self.classes_.tolist()}"
             )
         if len(self.classes_) < 2:
             only = ", ".join(map(repr, self.classes_.tolist())) or "none"
