@@ -5,7 +5,10 @@ import statistics
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGES = {"README.md": "benchmarks/", "docs/results.md": "../benchmarks/"}  # and where the data are, from there
+PAGES = {
+    "README.md": "benchmarks/",
+    "docs/results.md": "../benchmarks/",
+}  # and where the data are, from there
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 CASES = {
     "allreduce-p4-d0.01-1gbit.json": "Four ranks, 1% non-zeros",
@@ -63,6 +66,29 @@ TRACES = {
     "omnireduce-trace-p4-1gbit.json": "Embedding rows of a real text, four ranks, 1 Gbit/s",
     "omnireduce-trace-p8-1gbit.json": "Embedding rows of a real text, eight ranks, 1 Gbit/s",
 }
+LINEAR = {
+    "linear-url-p8-1gbit.json": "Logistic regression like URL: 3.2M features, eight ranks, 1 Gbit/s",
+    "linear-url-p4-1gbit.json": "Logistic regression like URL: 3.2M features, four ranks, 1 Gbit/s",
+    "linear-webspam-p8-1gbit.json": "Logistic regression like Webspam: 16.6M features, eight ranks, 1 Gbit/s",
+    "linear-url-p4-mpi.json": "Logistic regression like URL: four ranks of MPI on shared memory",
+    "linear-url-p4-loopback.json": "Logistic regression like URL: four ranks on one machine, and others",
+}
+PASSES = {
+    "pass": lambda row: _seconds(row["seconds_median"]),
+    "communicating": lambda row: (
+        f"{row['communicating_median']:,.3g} s" if row["communicating_median"] else ""
+    ),
+    "against dense": lambda row: _times(row["speedup_vs_dense"]),
+    "communicating, against dense": lambda row: _times(row["communication_speedup_vs_dense"]),
+    "against `spark-sgd`": lambda row: _times(row["speedup_vs_spark"]),
+    "sent by a rank": lambda row: f"{row['bytes_sent_max'] / 1e6:,.3g} MB" if row["bytes_sent_max"] else "",
+    "loss": lambda row: f"{row['loss']:.4f}",
+    "distance to `dense`": lambda row: _distance(row["distance"]),
+}
+ACCURACY = {
+    "news20-binary": "news20, comp.* against the rest: test accuracy",
+    "news20": "news20, 20 classes: test accuracy",
+}
 LEFT_OUT = ("auto", "mpi-same-bytes", "barrier")  # the first is one of the others, the last two are no sums
 
 
@@ -74,10 +100,23 @@ def render(page):
     training = [_training(name, title) for name, title in TRAINING.items()]
     blocks = [_sweep(name, title) for name, title in BLOCKS.items()]
     traces = [_table(name, title) for name, title in TRACES.items()]
+    linear = [_linear(name, title) for name, title in LINEAR.items()]
     if page == "README.md":
-        shown = [tables[0], *training[:2], blocks[0], precision[0], *steps, _grid()]
+        shown = [tables[0], *training[:2], linear[0], blocks[0], precision[0], *steps, _grid()]
     else:
-        more = [_words(), _convergence(), _coding(), _rounding(), _grid(), _overlap(), _simulated()]
+        linear += [_accuracy(name, title) for name, title in ACCURACY.items()]
+        more = [
+            *linear,
+            _reading(),
+            _linear_memory(),
+            _words(),
+            _convergence(),
+            _coding(),
+            _rounding(),
+            _grid(),
+            _overlap(),
+            _simulated(),
+        ]
         shown = [*tables, *blocks, *traces, *training, *precision, *steps, *more]
     return "\n".join(shown).replace("](benchmarks/", f"]({PAGES[page]}")
 
@@ -120,6 +159,67 @@ def _training(name, title):
     columns = [column for column, cell in TRAINED.items() if any(map(cell, rows))]
     lines = [[f"{title} ([data](benchmarks/{name}))", *columns], ["---", *["---:"] * len(columns)]]
     lines += [[f"`{row['method']}`", *(TRAINED[column](row) for column in columns)] for row in rows]
+    return _lines(lines)
+
+
+def _linear(name, title):
+    rows = sorted(_rows(name), key=lambda row: row["seconds_median"])
+    columns = [column for column, cell in PASSES.items() if any(map(cell, rows))]
+    picture = name.replace(".json", ".png")
+    files = f"[data](benchmarks/{name})"
+    if (HERE / picture).exists():
+        files += f", [picture](benchmarks/{picture})"
+    lines = [[f"{title} ({files})", *columns], ["---", *["---:"] * len(columns)]]
+    lines += [[f"`{row['contender']}`", *(PASSES[column](row) for column in columns)] for row in rows]
+    return _lines(lines)
+
+
+def _accuracy(name, title):
+    """The best of each of scikit-learn's models, and ours after its last pass."""
+    best = {}
+    for row in _rows(f"{name}-sklearn.json"):
+        known = best.get(row["model"])
+        if known is None or row["test_accuracy"] > known["test_accuracy"]:
+            best[row["model"]] = row
+    last = _rows(f"{name}.json")[-1]
+    files = f"[ours](benchmarks/{name}.json), [scikit-learn's](benchmarks/{name}-sklearn.json)"
+    lines = [[f"{title} ({files})", ""], ["---", "---:"]]
+    ours = f"`sparsewire linear fit`, coordinate descent, four ranks, {last['epoch']} passes"
+    found = [(ours, last["test_score"])]
+    found += [(f"`{row['model']}`, {row['strength']:g}", row["test_accuracy"]) for row in best.values()]
+    lines += [[who, f"{accuracy:.4f}"] for who, accuracy in sorted(found, key=lambda row: -row[1])]
+    return _lines(lines)
+
+
+def _reading():
+    files = {"libsvm-url.json": "like URL", "libsvm-news20.json": "news20"}
+    links = ", ".join(f"[{title}](benchmarks/{name})" for name, title in files.items())
+    lines = [
+        [f"LIBSVM files on one core ({links})", "file", "MB/s", "against `sklearn`"],
+        ["---", "---", "---:", "---:"],
+    ]
+    for name, title in files.items():
+        for row in _rows(name):
+            rate = f"{row['megabytes_per_second']:,.0f}"
+            lines.append([f"`{row['reader']}`", title, rate, _times(row["speedup_vs_sklearn"])])
+    return _lines(lines)
+
+
+def _linear_memory():
+    names = {"linear-memory-url.json": "like URL", "linear-memory-webspam.json": "like Webspam"}
+    links = ", ".join(f"[{title}](benchmarks/{name})" for name, title in names.items())
+    head = [
+        f"Peak memory of training, four ranks ({links})",
+        "rows",
+        "weights",
+        "peak",
+        "peak / (rows + weights)",
+    ]
+    lines = [head, ["---", *["---:"] * 4]]
+    for name, title in names.items():
+        [row] = _rows(name)
+        sizes = [f"{row[size] / 1e6:,.1f} MB" for size in ("shard_bytes", "model_bytes", "peak_bytes")]
+        lines.append([title, *sizes, f"{row['ratio']:.2f}"])
     return _lines(lines)
 
 
@@ -271,6 +371,10 @@ def _lines(lines):
 
 def _times(factor):
     return f"{factor:.3g}x" if factor else ""
+
+
+def _seconds(seconds):
+    return f"{seconds:,.3g} s" if seconds else ""
 
 
 def _distance(norm):

@@ -57,8 +57,6 @@ Values = npt.NDArray[Any]
 Entries = tuple[Indices, Values]
 Words = npt.NDArray[np.uint64]
 Blocks = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.int64]
-Doubles = npt.NDArray[np.float64]
 
 
 def accumulate_select(
@@ -177,41 +175,8 @@ def spread(dense: Values, indices: Indices, values: Values, offset: int) -> None
     _compiled.spread(_raw(dense), indices, _raw(values), offset)
 
 
-def row_columns(
-    starts: Numbers,
-    indices: Indices,
-    rows: Numbers,
-    width: int,
-    marks: Words,
-    before: Indices,
-    columns: Indices,
-    positions: Indices,
-) -> int:
-    return _compiled.row_columns(starts, indices, rows, width, marks, before, columns, positions)
-
-
-def row_products(
-    starts: Numbers,
-    values: Values,
-    rows: Numbers,
-    positions: Indices,
-    weights: Doubles,
-    outputs: int,
-    products: Doubles,
-) -> None:
-    _compiled.row_products(starts, values, rows, positions, weights, outputs, products)
-
-
-def row_sums(
-    starts: Numbers,
-    values: Values,
-    rows: Numbers,
-    positions: Indices,
-    factors: Doubles,
-    outputs: int,
-    sums: Doubles,
-) -> None:
-    _compiled.row_sums(starts, values, rows, positions, factors, outputs, sums)
+# These make no results of their own.
+row_columns, row_products, row_sums = _compiled.row_columns, _compiled.row_products, _compiled.row_sums
 
 
 def split_at(indices: Indices, cuts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

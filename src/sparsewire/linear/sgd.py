@@ -142,14 +142,16 @@ class SGD:
         return (self._problem.features + 1) * self._problem.outputs
 
     def _gradient(self, batch: Batch, places: Array, slopes: Doubles) -> SparseVector:
-        intercepts = np.arange(self._length - self._problem.outputs, self._length, dtype=places.dtype)
-        values = np.concatenate([batch.sums(slopes).reshape(-1), slopes.sum(axis=0)])
-        values[len(places) :] *= self._problem.fit_intercept
-        kept = np.flatnonzero(values)
-        indices = np.concatenate([places, intercepts])
-        if len(kept) < len(values):
+        dtype, first_intercept = self._problem.dtype, self._length - self._problem.outputs
+        values, indices = batch.sums(slopes).reshape(-1).astype(dtype), places
+        if self._problem.fit_intercept:
+            intercepts = np.arange(first_intercept, self._length, dtype=places.dtype)
+            indices = np.concatenate([indices, intercepts])
+            values = np.concatenate([values, slopes.sum(axis=0).astype(dtype)])
+        if np.count_nonzero(values) < len(values):
+            kept = np.flatnonzero(values)
             indices, values = indices[kept], values[kept]
-        return SparseVector.piece(self._length, 0, self._length, indices, values.astype(self._problem.dtype))
+        return SparseVector.piece(self._length, 0, self._length, indices, values)
 
     def _move(self, gradient: SparseVector) -> None:
         first_intercept = self._length - self._problem.outputs

@@ -48,7 +48,8 @@ class Weights(ABC):
 
     def at(self, places: Places) -> npt.NDArray[np.float64]:
         """The weights there."""
-        weights: npt.NDArray[np.float64] = self._scale * self._current(places).astype(np.float64)
+        weights: npt.NDArray[np.float64] = self._current(places).astype(np.float64)
+        weights *= self._scale
         return weights
 
     def step(self, places: Places, gradient: Array, length: float) -> None:
