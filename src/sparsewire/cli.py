@@ -561,6 +561,78 @@ def bench_train(
     raise typer.Exit(1 if any(row.wrong for row in rows) else 0)
 
 
+@bench.command("linear")
+def bench_linear(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A LIBSVM file with two labels, instead of --data.", show_default=False),
+    ] = None,
+    data: Annotated[str, typer.Option(help="Generated rows: url or webspam.")] = "url",
+    rows: Annotated[int, typer.Option(min=2, help="To generate, on all ranks together.")] = 200_000,
+    features: Annotated[
+        int | None, typer.Option(min=1, help="Default: as many as url, webspam or the file has.")
+    ] = None,
+    ranks: Ranks = 4,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of a rank and step.")] = 1000,
+    passes: Annotated[int, typer.Option(min=1, help="To time, after one that is not.")] = 5,
+    algorithms: Algorithms = "all",
+    methods: Annotated[
+        str, typer.Option(help="exact: by all algorithms. Others send the largest entries: topk, ...")
+    ] = "exact",
+    density: Annotated[float, typer.Option(help="Share of the gradient that other methods send.")] = 0.01,
+    loss: Annotated[str, typer.Option(help="logistic, squared_hinge or hinge.")] = "logistic",
+    driver: Annotated[str, typer.Option(help="tcp or mpi.")] = "tcp",
+    network: NetworkRate = None,
+    no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave out gloo (tcp) and MPI (mpi).")] = False,
+    no_alone: Annotated[bool, typer.Option("--no-alone", help="Leave out scikit-learn and Spark.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory instead of time.")] = False,
+    json: Json = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw passes into this file (.png, .svg).")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Linear models, pass by pass: sparse sums of gradients against dense ones, scikit-learn and Spark."""
+    from dataclasses import asdict
+
+    from sparsewire.bench import report
+    from sparsewire.bench.linear_plan import LinearPlan
+    from sparsewire.bench.linear_session import choose_contenders, run_linear, run_linear_memory
+    from sparsewire.bench.plot import plot_linear, require_matplotlib
+    from sparsewire.bench.progress import progress
+
+    if plot:
+        require_matplotlib()
+    plan = LinearPlan(
+        ranks=ranks,
+        data=str(file) if file else data,
+        rows=None if file else rows,
+        features=features,
+        contenders=choose_contenders(algorithms, methods),
+        passes=passes,
+        batch=batch,
+        loss=loss,
+        density=density,
+        seed=seed,
+    )
+    command = ["sparsewire", "bench", "linear", *([file.name] if file else []), *_given_words(context)]
+    if memory:
+        with progress("bench linear") as tell:
+            peaks = run_linear_memory(plan, driver, tell)
+        report.print_linear_memory(report.wide_console(), peaks)
+        if json:
+            report.write_json(json, command, [asdict(row) for row in peaks])
+        return
+    with progress("bench linear") as tell:
+        found, skipped = run_linear(plan, driver, network, peers=not no_peers, alone=not no_alone, tell=tell)
+    report.print_linear(report.wide_console(), found, skipped)
+    if json:
+        packages = report.package_versions("scikit-learn", "pyspark")
+        report.write_json(json, command, [asdict(row) for row in found], skipped=skipped, packages=packages)
+    if plot:
+        plot_linear(found, plot)
+    raise typer.Exit(1 if any(row.wrong for row in found) else 0)
+
+
 @bench.command("memory")
 def bench_memory(
     context: typer.Context,

@@ -21,9 +21,11 @@ grid        every size, density, number of ranks and environment, and how `auto`
 tasks       models and data to train
 train_methods   ways to a mean gradient under DDP, ours and torch's
 train       the process that is one rank of a training; train_session starts them, train_rows has the numbers
+linear      the process that is one rank of linear models: linear_plan is what it is told, linear_rows has the
+            numbers, linear_session starts it and then linear_alone (scikit-learn) and linear_spark
 report      rows -> table and JSON; measures nothing
 coding      what index coding and low precision cost and save, without ranks
-plot        the grid, coding, steps, training and sweeps over densities as pictures
+plot        the grid, coding, steps, training, linear models and sweeps over densities as pictures
 progress    how far it is
 kernels, simulate, demo, doctor    what the other commands do
 """

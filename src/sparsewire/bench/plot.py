@@ -4,6 +4,7 @@ The grid: one heat map for each environment and number of ranks, length against 
 Coding: bits per index against density, between plain indices and the information limit.
 The step: its phases by each method beside dense, and how many entries each selected as it went on.
 Training: the loss of every method against steps and against time.
+Linear models: a pass of every contender, and how much of it is communication.
 Allreduce: the time of every contender against density, and what the model says of OmniReduce.
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.coding import SupportRow, bits_at_the_limit
 from sparsewire.bench.grid import Cell
+from sparsewire.bench.linear_rows import LinearRow
 from sparsewire.bench.rows import ENOUGH_SELECTED, Row, StepRow
 from sparsewire.bench.train_rows import TrainRow
 from sparsewire.errors import SparsewireError
@@ -31,6 +33,7 @@ __all__ = [
     "plot_allreduce",
     "plot_coding",
     "plot_grid",
+    "plot_linear",
     "plot_step",
     "plot_train",
     "require_matplotlib",
@@ -47,6 +50,7 @@ CURVE_STEPS = 200
 PHASES = {"select": "#2a6fbb", "exchange": "#e07b39", "apply": "#2a9d6f"}
 LONGEST_DENSE = 2.0  # of the longest sparse bar
 MUCH_SELECTED = 1.25  # of k
+WHOLE_PASS, COMMUNICATING = "#a9c6e3", "#e07b39"
 # A method's line, the same in every picture: ours are solid.
 TRAIN_STYLES: dict[str, dict[str, Any]] = {
     "dense": {"color": "black", "linestyle": "--"},
@@ -267,6 +271,36 @@ def plot_train(rows: Sequence[TrainRow], path: Path) -> None:
     figure.suptitle(
         f"Training {first.parameters / 1e6:.1f}M parameters ({first.task}) on {first.ranks} ranks {where}, "
         f"mean of {_count(max(row.seeds for row in rows), 'seed')}"
+    )
+    figure.savefig(path, dpi=110)
+
+
+def plot_linear(rows: Sequence[LinearRow], path: Path) -> None:
+    """Draw a pass of every contender, and its communication, into a file."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure((9.0, 0.42 * len(rows) + 1.8), layout="constrained")
+    panel: Axes = figure.subplots()
+    names, seconds = [row.contender for row in rows], [row.seconds_median for row in rows]
+    communicating = [row.communicating_median for row in rows]
+    # One in front of the other, not behind each other in a row: on this scale, lengths do not add up.
+    panel.barh(names, seconds, color=WHOLE_PASS, label="a pass")
+    panel.barh(names, communicating, height=0.35, color=COMMUNICATING, label="of it, communicating")
+    for place in zip(seconds, names, strict=True):
+        label = f"{place[0]:.3g} s"
+        panel.annotate(label, place, (4, 0), textcoords="offset points", va="center", fontsize=9)
+    panel.set_xscale("log")
+    panel.set_xlim(min(filter(None, [*seconds, *communicating])) / 3, 3 * max(seconds))
+    panel.invert_yaxis()
+    panel.set_xlabel("seconds of a pass over the data, medians")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False, fontsize=9, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    first = next(row for row in rows if row.driver)
+    where = f"{first.driver}, {first.network}" if first.network else first.driver
+    figure.suptitle(
+        f"{first.rows:,} rows of {first.features:,} features ({first.data}): "
+        f"{_count(first.ranks, 'rank')} over {where}, batches of {first.batch:,}"
     )
     figure.savefig(path, dpi=110)
 

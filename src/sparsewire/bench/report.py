@@ -22,6 +22,7 @@ from sparsewire.bench.cases import Case
 from sparsewire.bench.coding import PrecisionRow, SupportRow
 from sparsewire.bench.contenders import Entrant
 from sparsewire.bench.grid import Cell, Summary, Turns
+from sparsewire.bench.linear_rows import LinearMemoryRow, LinearRow, fastest_linear, yardstick
 from sparsewire.bench.overlap import CALLS
 from sparsewire.bench.rows import MemoryRow, OverlapRow, Row, StepRow, best, fastest_step, times_longer_alone
 from sparsewire.bench.simulate import Prediction
@@ -41,11 +42,14 @@ __all__ = [
     "format_seconds",
     "format_size",
     "format_times",
+    "package_versions",
     "print_allreduce",
     "print_coding",
     "print_grid",
     "print_kernels",
     "print_libsvm",
+    "print_linear",
+    "print_linear_memory",
     "print_memory",
     "print_overlap",
     "print_simulation",
@@ -73,6 +77,11 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "kernel": platform.release(),
     }
+
+
+def package_versions(*packages: str) -> dict[str, str | None]:
+    """Of what else has a part in it; None if it is not installed."""
+    return {package: _version(package) for package in packages}
 
 
 def write_json(path: Path, command: Sequence[str], rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
@@ -334,6 +343,85 @@ def _train_conclusion(rows: Sequence[TrainRow]) -> str:
         if row.method in OURS
     ]
     return f"{'; '.join(facts)}."
+
+
+def print_linear(console: Console, rows: Sequence[LinearRow], skipped: Mapping[str, str]) -> None:
+    """One line per contender, and what to conclude."""
+    facts = environment()
+    first = next(row for row in rows if row.driver)
+    console.print(
+        f"[dim]# sparsewire {facts['sparsewire']}  isa {facts['isa']}  {facts['cpus']} cpus  "
+        f"{_where(first.driver or '', first.network)}[/dim]"
+    )
+    console.print(f"[dim]# {_linear_problem(first)}  loss {first.loss_name}[/dim]")
+    console.print(
+        f"[dim]# ranks {first.ranks}  batch {first.batch:,} a rank  {first.steps_per_pass} steps a pass  "
+        f"passes {first.passes} and one before[/dim]"
+    )
+    console.print(
+        "[dim]# time: of a pass, at its slowest rank; contenders of ranks take turns, pass by pass; "
+        "others run after them, in one process[/dim]"
+    )
+    console.print(_filled_table(_linear_columns(), rows, fastest_linear(rows)))
+    _print_skipped(console, skipped)
+    console.print(_linear_conclusion(rows))
+
+
+def _linear_problem(row: LinearRow | LinearMemoryRow) -> str:
+    return f"data {row.data}  rows {row.rows:,}  features {row.features:,}  non-zeros {row.nnz:,}"
+
+
+def _linear_columns() -> dict[str, Callable[[LinearRow], str]]:
+    return {
+        "contender": lambda row: row.contender,
+        "min": lambda row: format_seconds(row.seconds_min),
+        "median": lambda row: format_seconds(row.seconds_median),
+        "commu-\nnicating": lambda row: _time(row.communicating_median or None),
+        "share": lambda row: f"{row.communication_share:.0%}" if row.communicating_median else "-",
+        "vs\ndense": lambda row: format_times(row.speedup_vs_dense),
+        "its commu-\nnication": lambda row: format_times(row.communication_speedup_vs_dense),
+        "vs\nSpark": lambda row: format_times(row.speedup_vs_spark),
+        "bytes sent\na pass": lambda row: _bytes(row.bytes_sent_max),
+        "steps\na pass": lambda row: f"{row.steps_per_pass:,}",
+        "loss": lambda row: f"{row.loss:.4f}",
+        "accuracy": lambda row: f"{row.accuracy:.4f}",
+        "distance\nto dense": lambda row: "-" if row.distance is None else f"{row.distance:.1e}",
+        "wrong": lambda row: _wrong(row.wrong),
+    }
+
+
+def _linear_conclusion(rows: Sequence[LinearRow]) -> str:
+    wrong = [row.contender for row in rows if row.wrong]
+    if wrong:
+        return f"[bold red]Ranks ended with different models: {', '.join(wrong)}.[/bold red]"
+    winner, dense = fastest_linear(rows), yardstick(rows)
+    if winner is None or dense is None:
+        return "All ranks have the same models."
+    facts = [
+        f"{format_times(winner.speedup_vs_dense)} the speed of {dense.contender}",
+        f"{format_times(winner.communication_speedup_vs_dense)} that of its communication",
+    ]
+    if winner.speedup_vs_spark:
+        facts.append(f"{format_times(winner.speedup_vs_spark)} the speed of Spark")
+    return (
+        f"All ranks have the same models. Fastest of the exact ones is [bold]{winner.contender}[/bold] with "
+        f"{format_seconds(winner.seconds_median)} a pass: {', '.join(facts)}."
+    )
+
+
+def print_linear_memory(console: Console, rows: Sequence[LinearMemoryRow]) -> None:
+    """One line per contender."""
+    first = rows[0]
+    console.print(f"[dim]# {_linear_problem(first)}  ranks {first.ranks}  batch {first.batch:,} a rank[/dim]")
+    console.print(
+        f"[dim]# peak: growth of resident memory from before the rows are there until after {first.passes} "
+        "passes, at the rank where the ratio is largest; fresh processes for each contender[/dim]"
+    )
+    table = _table("contender", "rows", "model", "peak", "peak /\n(rows + model)")
+    for row in rows:
+        sizes = map(format_bytes, (row.shard_bytes, row.model_bytes, row.peak_bytes))
+        table.add_row(row.contender, *sizes, f"{row.ratio:.3f}")
+    console.print(table)
 
 
 def print_grid(console: Console, cells: Sequence[Cell], summary: Summary) -> None:

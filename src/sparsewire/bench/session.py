@@ -13,6 +13,7 @@ from sparsewire.bench.bounds import Bounds
 from sparsewire.bench.cases import Case, exact_sum
 from sparsewire.bench.contenders import Alone, LocalAllreduce, entrants, input_vector
 from sparsewire.bench.frames import with_frames
+from sparsewire.bench.linear_plan import LinearPlan
 from sparsewire.bench.peers import reason_to_skip
 from sparsewire.bench.rows import (
     MemoryRow,
@@ -51,7 +52,7 @@ __all__ = [
 
 # Hears what is going on, and how many of how many steps are done.
 Tell: TypeAlias = Callable[[str, int, int], None]
-AnyPlan = TypeVar("AnyPlan", Plan, TrainPlan)
+AnyPlan = TypeVar("AnyPlan", Plan, TrainPlan, LinearPlan)
 
 LAST_WORDS = 15  # lines of a failed rank that are worth showing
 DRIVERS = ("tcp", "mpi", "local")
