@@ -67,8 +67,8 @@ TRACES = {
     "omnireduce-trace-p8-1gbit.json": "Embedding rows of a real text, eight ranks, 1 Gbit/s",
 }
 LINEAR = {
-    "linear-url-p8-1gbit.json": "Logistic regression like URL: 3.2M features, eight ranks, 1 Gbit/s",
     "linear-url-p4-1gbit.json": "Logistic regression like URL: 3.2M features, four ranks, 1 Gbit/s",
+    "linear-url-p8-1gbit.json": "Logistic regression like URL: 3.2M features, eight ranks, 1 Gbit/s",
     "linear-webspam-p8-1gbit.json": "Logistic regression like Webspam: 16.6M features, eight ranks, 1 Gbit/s",
     "linear-url-p4-mpi.json": "Logistic regression like URL: four ranks of MPI on shared memory",
     "linear-url-p4-loopback.json": "Logistic regression like URL: four ranks on one machine, and others",
