@@ -1,17 +1,39 @@
-"""What ranks tell the process that started them: JSON lines on standard output.
+"""What ranks are told by the process that started them, and what they tell it: both as JSON.
 
-Each is behind an ASCII record separator (RFC 7464), because libraries print there too.
+They are told one command-line argument.  They tell lines on standard output, each behind an ASCII record
+separator (RFC 7464), because libraries print there too.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["heard", "say"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Argument", "Ears", "heard", "say"]
 
 SEPARATOR = b"\x1e"
+LAST_WORDS = 15  # lines of a failed rank that are worth showing
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What all ranks do, as one command-line argument; sequences come back as tuples."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        fields = json.loads(text)
+        return cls(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        )
 
 
 def say(event: dict[str, Any]) -> None:
@@ -30,3 +52,22 @@ def heard(line: bytes) -> dict[str, Any] | None:
         return None
     event: dict[str, Any] = json.loads(line[len(SEPARATOR) :])
     return event
+
+
+class Ears:
+    """Sorts what ranks print into events, which ``on_event`` hears, and words."""
+
+    def __init__(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+        self._on_event = on_event
+        self._words: dict[int | None, list[str]] = {}
+
+    def hear(self, rank: int, stream: str, line: bytes) -> None:
+        event = heard(line)
+        if event is None:
+            self._words.setdefault(rank, []).append(line.decode(errors="replace"))
+        else:
+            self._on_event(event)
+
+    def last_words(self, rank: int | None) -> str:
+        """The end of what a rank has said that was no event."""
+        return "\n".join(self._words.get(rank, [])[-LAST_WORDS:])

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from sparsewire.bench.report import format_bytes, format_seconds
 from sparsewire.errors import InputError, SparsewireError
-from sparsewire.events import heard
+from sparsewire.events import Ears
 from sparsewire.job import run_job
 from sparsewire.linear.job import FitPlan, Pass
 from sparsewire.linear.losses import SQUARED
@@ -32,7 +32,6 @@ __all__ = ["FitError", "Fitted", "print_fit", "run_fit"]
 # Hears the events of ``linear.job`` that are for the user's eyes.
 Show: TypeAlias = Callable[[dict[str, Any]], None]
 
-LAST_WORDS = 15  # lines of a failed rank that are worth showing
 DTYPES = ("float32", "float64")
 
 
@@ -48,6 +47,15 @@ class Fitted:
     data: dict[str, int | None] = field(default_factory=dict)  # rows, features, entries, test_rows
     passes: list[Pass] = field(default_factory=list)
     training_score: float | None = None
+    refused: str | None = None  # what is wrong with the input, instead of all that
+
+    def hear(self, event: dict[str, Any]) -> None:
+        self.refused = event.get("refused", self.refused)
+        self.data = event.get("data", self.data)
+        if "pass" in event:
+            self.passes.append(Pass(**event["pass"]))
+        if "end" in event:
+            self.training_score = event["end"]["training_score"]
 
 
 def run_fit(plan: FitPlan, ranks: int, driver: str, network: str | None) -> Fitted:
@@ -55,14 +63,18 @@ def run_fit(plan: FitPlan, ranks: int, driver: str, network: str | None) -> Fitt
     rate = parse_rate(network) if network else None
     fitted = Fitted(_checked(plan))
     with _saying_what_is_left(plan.model), _shown(plan.parameters["max_iter"], fitted.score_name) as show:
-        ears = _Ears(fitted, show)
+
+        def on_event(event: dict[str, Any]) -> None:
+            fitted.hear(event)
+            show(event)
+
+        ears = Ears(on_event)
         arguments = ["-m", "sparsewire.linear.job", plan.to_json()]
         outcome = run_job(arguments, ranks, driver=driver, bits_per_second=rate, on_line=ears.hear)
-        if ears.refused is not None:
-            raise InputError(ears.refused)
+        if fitted.refused is not None:
+            raise InputError(fitted.refused)
         if outcome.code != 0:
-            words = "\n".join(ears.words.get(outcome.rank, [])[-LAST_WORDS:])
-            raise FitError(f"{outcome}; its last words:\n{words}")
+            raise FitError(f"{outcome}; its last words:\n{ears.last_words(outcome.rank)}")
     return fitted
 
 
@@ -80,29 +92,6 @@ def _checked(plan: FitPlan) -> str:
         model = make_model(plan.loss, comm=alone, **plan.parameters)
         next(model.iter_fit(np.eye(2, dtype=plan.dtype), np.arange(2)))
     return score_name(model)
-
-
-@dataclass
-class _Ears:
-    """Sorts what ranks print into events and words."""
-
-    fitted: Fitted
-    show: Show
-    refused: str | None = None
-    words: dict[int | None, list[str]] = field(default_factory=dict)
-
-    def hear(self, rank: int, stream: str, line: bytes) -> None:
-        event = heard(line)
-        if event is None:
-            self.words.setdefault(rank, []).append(line.decode(errors="replace"))
-            return
-        self.refused = event.get("refused", self.refused)
-        self.fitted.data = event.get("data", self.fitted.data)
-        if "pass" in event:
-            self.fitted.passes.append(Pass(**event["pass"]))
-        if "end" in event:
-            self.fitted.training_score = event["end"]["training_score"]
-        self.show(event)
 
 
 @contextmanager

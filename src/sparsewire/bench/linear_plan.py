@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from sparsewire.events import Argument
 
 __all__ = [
     "DATA",
@@ -27,7 +28,7 @@ SPARK_SGD, SPARK_LBFGS = "spark-sgd", "spark-lbfgs"
 
 
 @dataclass(frozen=True)
-class LinearPlan:
+class LinearPlan(Argument):
     """What all ranks do, as one command-line argument."""
 
     worker: ClassVar[str] = "sparsewire.bench.linear"
@@ -46,14 +47,6 @@ class LinearPlan:
     peer_port: int = 0
     in_namespace: bool = False
     timeout_s: float = 300.0
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> LinearPlan:
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**fields | {"contenders": tuple(fields["contenders"])})
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,7 +30,7 @@ from sparsewire.bench.timing import measure
 from sparsewire.bench.train import TrainPlan
 from sparsewire.bench.worker import Plan
 from sparsewire.errors import InputError, SparsewireError
-from sparsewire.events import heard
+from sparsewire.events import Ears
 from sparsewire.job import run_job
 from sparsewire.launch import free_port
 from sparsewire.model import Network
@@ -54,7 +54,6 @@ __all__ = [
 Tell: TypeAlias = Callable[[str, int, int], None]
 AnyPlan = TypeVar("AnyPlan", Plan, TrainPlan, LinearPlan)
 
-LAST_WORDS = 15  # lines of a failed rank that are worth showing
 DRIVERS = ("tcp", "mpi", "local")
 
 
@@ -214,34 +213,22 @@ def run_ranks(
 ) -> list[dict[str, Any]]:
     """What the ranks found, each case of the plan in order; ``on_found`` hears it at once."""
     tell(0, 1)
-    ears = _Ears(tell, on_found)
+    found = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        if "found" in event:
+            found.append(event)
+            on_found(event)
+        else:
+            tell(event["done"], event["total"])
+
+    ears = Ears(on_event)
     plan = replace(plan, peer_port=free_port(), in_namespace=rate is not None)
     worker = ["-m", plan.worker, plan.to_json()]
     outcome = run_job(worker, plan.ranks, driver=driver, bits_per_second=rate, on_line=ears.hear)
     if outcome.code != 0:
-        words = "\n".join(ears.words.get(outcome.rank, [])[-LAST_WORDS:])
-        raise BenchmarkError(f"{outcome}; its last words:\n{words}")
-    return ears.found
-
-
-@dataclass
-class _Ears:
-    """Sorts what ranks print into events and words."""
-
-    tell: Callable[[int, int], None]
-    on_found: Callable[[dict[str, Any]], None]
-    found: list[dict[str, Any]] = field(default_factory=list)
-    words: dict[int | None, list[str]] = field(default_factory=dict)
-
-    def hear(self, rank: int, stream: str, line: bytes) -> None:
-        event = heard(line)
-        if event is None:
-            self.words.setdefault(rank, []).append(line.decode(errors="replace"))
-        elif "found" in event:
-            self.found.append(event)
-            self.on_found(event)
-        else:
-            self.tell(event["done"], event["total"])
+        raise BenchmarkError(f"{outcome}; its last words:\n{ears.last_words(outcome.rank)}")
+    return found
 
 
 def timeout_s(case: Case, bits_per_second: int | None) -> float:

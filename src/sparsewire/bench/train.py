@@ -6,7 +6,6 @@ rank draws follows from the seed, the rank and the number of the step.
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from sparsewire.bench.contenders import Together
 from sparsewire.bench.tasks import TASKS, Examples, Task
 from sparsewire.bench.train_methods import Compression, Trainer
 from sparsewire.bench.worker import gloo_group, teller
-from sparsewire.events import say
+from sparsewire.events import Argument, say
 from sparsewire.network import interface_bytes
 
 __all__ = ["TrainPlan", "TrainRecord", "main", "train"]
@@ -34,7 +33,7 @@ REFERENCE = "dense-float64"
 
 
 @dataclass(frozen=True)
-class TrainPlan:
+class TrainPlan(Argument):
     """What all ranks do, as one command-line argument."""
 
     worker: ClassVar[str] = "sparsewire.bench.train"
@@ -51,14 +50,6 @@ class TrainPlan:
     peer_port: int = 0
     in_namespace: bool = False
     timeout_s: float = 300.0
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> TrainPlan:
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**fields | {"methods": tuple(fields["methods"])})
 
 
 @dataclass

@@ -10,12 +10,11 @@ libraries print there too:
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +33,7 @@ from sparsewire.bench.contenders import (
 )
 from sparsewire.bench.timing import Contender, measure
 from sparsewire.bench.variants import DEDICATED
-from sparsewire.events import say
+from sparsewire.events import Argument, say
 from sparsewire.network import INTERFACE, interface_bytes
 from sparsewire.tune import tune
 
@@ -42,7 +41,7 @@ __all__ = ["Plan", "gloo_group", "main", "teller"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Argument):
     """What all ranks do, as one command-line argument."""
 
     worker: ClassVar[str] = "sparsewire.bench.worker"
@@ -68,16 +67,11 @@ class Plan:
         """All of them, aggregators too."""
         return self.cases[0].ranks + self.aggregators
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        fields: dict[str, Any] = json.loads(text)
-        fields["cases"] = [Case(**case) for case in fields["cases"]]
-        for name in ("cases", "algorithms", "precisions", "methods", "peers"):
-            fields[name] = tuple(fields[name])
-        return cls(**fields)
+        plan = super().from_json(text)
+        cases: Any = plan.cases  # which come back as mappings
+        return replace(plan, cases=tuple(Case(**case) for case in cases))
 
 
 def main() -> None:

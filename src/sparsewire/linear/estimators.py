@@ -145,12 +145,12 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         if start is not None and start[0].shape != (problem.features, problem.outputs):
             start = None
         if start is not None:
-            start = start[0].astype(problem.dtype), start[1].astype(problem.dtype)
+            coef, intercept = start
+            start = coef.astype(problem.dtype, copy=False), intercept.astype(problem.dtype, copy=False)
         if self.solver == "cd":
             return CoordinateDescent(problem, self.comm, block=self.block_size, seed=seed, start=start)
-        self._exchanged: tuple[Communicator, Exchange] | None = (
-            None  # what waited there was for another model
-        )
+        # What waited in the old one was for another model.
+        self._exchanged: tuple[Communicator, Exchange] | None = None
         return SGD(problem, self._options(seed), self.comm, self._exchange(), start)
 
     def _options(self, seed: int) -> Options:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from sparsewire.agreement import gather, refused_by_all
 from sparsewire.communicator import Communicator
 from sparsewire.errors import InputError, MissingExtraError, SparsewireError
-from sparsewire.events import say
+from sparsewire.events import Argument, say
 from sparsewire.linear.estimators import LinearModel
 from sparsewire.linear.libsvm import read_libsvm
 from sparsewire.linear.model_file import make_model, save_model
@@ -48,7 +48,7 @@ QUIET_S = 2.0  # what is over by then needs no word
 
 
 @dataclass(frozen=True)
-class FitPlan:
+class FitPlan(Argument):
     """What all ranks do, as one command-line argument."""
 
     train: str
@@ -61,12 +61,9 @@ class FitPlan:
     dtype: str = "float32"
     positive: list[float] | None = None  # labels that are one class, against the rest
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
     @classmethod
     def from_json(cls, text: str) -> FitPlan:
-        return cls(**json.loads(text))
+        return cls(**json.loads(text))  # its sequences are lists, as those of parameters are
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from sparsewire.linear.losses import Loss
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["REGRESSION", "Array", "Coefficients", "Numbers", "Problem"]
+__all__ = ["PIECE", "REGRESSION", "Array", "Coefficients", "Numbers", "Problem"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Numbers: TypeAlias = npt.NDArray[np.int64]  # of rows
 Coefficients: TypeAlias = tuple[Array, Array]  # by feature and output, and the intercepts by output
 
-PIECE = 1 << 16
+PIECE = 1 << 16  # weights that are looked at together: temporary arrays stay in the cache
 REGRESSION = 0  # in place of a number of classes
 
 

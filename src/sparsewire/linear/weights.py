@@ -26,14 +26,13 @@ import numpy.typing as npt
 
 from sparsewire import kernels
 from sparsewire.errors import InputError
-from sparsewire.linear.problem import Array
+from sparsewire.linear.problem import PIECE, Array
 
 __all__ = ["Weights", "make_weights"]
 
 Places: TypeAlias = "npt.NDArray[Any] | slice"
 
 EVERYWHERE = slice(None)
-PIECE = 1 << 16
 HORIZON = 1 << 16  # steps until all weights are brought up to date: a stamp has 16 bits
 FORGOTTEN = 1e-20  # what is left of a velocity that no longer counts
 
