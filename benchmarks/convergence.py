@@ -16,7 +16,7 @@ import numpy as np
 
 import sparsewire as sw
 from sparsewire.bench.report import write_json
-from sparsewire.job import run_job
+from sparsewire.launch.job import run_job
 
 RANKS = 4
 METHODS = ("dense", "topk_allgather", "ok_topk", "gtopk")

@@ -20,7 +20,7 @@ from collections import deque
 import numpy as np
 from mpi4py import MPI
 
-from sparsewire import memory
+from sparsewire.kernels import memory
 
 HEADER = np.arange(112, dtype=np.uint8)
 EAGER = 4096  # bytes of a posted receive

@@ -16,11 +16,11 @@ import numpy as np
 from sparsewire.algorithms import TOPK_ALGORITHMS
 from sparsewire.compress import ErrorFeedback, TopK
 from sparsewire.drivers import simulator
-from sparsewire.model import HEADER_BYTES, Network
+from sparsewire.cost import HEADER_BYTES, CostFigures
 
 LENGTH, DENSITY = 1 << 22, 0.01
 STEPS = 30
-NETWORK = Network(seconds_per_index=math.inf)
+NETWORK = CostFigures(seconds_per_index=math.inf)
 
 
 def gradient(kind, rank, step):

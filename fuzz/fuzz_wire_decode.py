@@ -22,13 +22,14 @@ import zlib
 
 import numpy as np
 
-from sparsewire import kernels, wire
+from sparsewire import kernels
+from sparsewire.coding import frame as wire
 from sparsewire.errors import SparsewireError, WireError
-from sparsewire.precision import PRECISIONS, QSGD
-from sparsewire.rounding import rounded
+from sparsewire.coding.values import PRECISIONS, QSGD
+from sparsewire.coding.rounding import rounded
 from sparsewire.testing import same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
-from sparsewire.wire import HEADER_BYTES, Abort, Call, Envelope, Payload
+from sparsewire.coding.frame import HEADER_BYTES, Abort, Call, Envelope, Payload
 
 INTERESTING = [0, 1, 2, 7, 8, 255, 2**31, 2**32 - 1, 2**32, 2**55, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 BATCH = 20  # damaged copies of one message
@@ -58,7 +59,7 @@ def _piece(chance: random.Random) -> SparseVector:
     dtype = value_dtype(chance.choice(VALUE_DTYPES))
     vector = SparseVector(length, support, np.arange(len(support)).astype(dtype))
     if support and chance.random() < 0.5:
-        vector = vector.slice(support[0], support[-1] + 1)
+        vector = vector.range(support[0], support[-1] + 1)
     if length <= 100 and chance.random() < 0.4:
         vector = vector.as_dense()
     if dtype.name in ("float32", "float64") and chance.random() < 0.5:

@@ -9,7 +9,11 @@ array([0., 3.], dtype=float32)
 from importlib.metadata import version as _version
 
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, OmniReduce, Regions, TopkSum
+from sparsewire.coding.rounding import Feedback
+from sparsewire.coding.values import QSGD
 from sparsewire.communicator import Communicator, Last
+from sparsewire.communicator.join import init
+from sparsewire.communicator.request import Request
 from sparsewire.errors import (
     CallMismatchError,
     CollectiveTimeout,
@@ -20,10 +24,6 @@ from sparsewire.errors import (
     TransportError,
     WireError,
 )
-from sparsewire.precision import QSGD
-from sparsewire.request import Request
-from sparsewire.rounding import Feedback
-from sparsewire.start import init
 from sparsewire.sync import METHODS, Method, Sync, SyncState
 from sparsewire.vector import SparseVector
 

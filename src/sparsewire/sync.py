@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
+from sparsewire.coding.values import Precision
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.request import Request
 from sparsewire.compress import Compressor, Density, ErrorFeedback, GaussianK, RandomK, State, TopK
 from sparsewire.compress.base import Gradient
 from sparsewire.compress.feedback import FeedbackState
 from sparsewire.compress.schedule import count_of, density_at
 from sparsewire.errors import InputError
-from sparsewire.precision import Precision
-from sparsewire.request import Request
 from sparsewire.vector import SparseVector
 
 __all__ = ["METHODS", "Method", "Sync", "SyncState"]

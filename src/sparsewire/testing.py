@@ -28,16 +28,16 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.coding.frame import Call
+from sparsewire.coding.rounding import rounded
+from sparsewire.coding.values import PRECISIONS
 from sparsewire.communicator import Communicator
 from sparsewire.drivers import local, tcp
-from sparsewire.drivers._base import Traffic
 from sparsewire.drivers.engine import Engine
+from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError, SparsewireError
-from sparsewire.precision import PRECISIONS
-from sparsewire.rounding import rounded
 from sparsewire.steps import Recv, RecvAny, Send, Steps
 from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, value_dtype
-from sparsewire.wire import Call
 
 __all__ = [
     "DRIVER_CHECKS",
@@ -406,15 +406,15 @@ def _payloads() -> list[SparseVector | list[SparseVector]]:
             sparse,
             wide,
             whole,
-            sparse.slice(1, 999),
-            wide.slice(2**31, 2**39),
-            whole.slice(2, 5),
-            sparse.slice(10, 20),
-            whole.slice(3, 3),
+            sparse.range(1, 999),
+            wide.range(2**31, 2**39),
+            whole.range(2, 5),
+            sparse.range(10, 20),
+            whole.range(3, 3),
             SparseVector.empty(0, numbers.dtype),
             SparseVector.empty(2**40, numbers.dtype),
             [sparse],
-            sparse.cut(5),
+            sparse.split_evenly(5),
             [whole, wide, SparseVector.empty(5, numbers.dtype), sparse],
         ]
     odd = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire import kernels, memory, work
+from sparsewire import kernels, work
 from sparsewire.errors import InputError, MissingExtraError
+from sparsewire.kernels import memory
 
 __all__ = [
     "MAX",
@@ -148,14 +149,14 @@ class SparseVector:
         """Bytes of the entries, or of the dense values."""
         return self.values.nbytes + (0 if self.indices is None else self.indices.nbytes)
 
-    def slice(self, start: int, stop: int) -> SparseVector:
+    def range(self, start: int, stop: int) -> SparseVector:
         """The piece in [start, stop), as views."""
-        return self.split([start, stop])[0]
+        return self.split_at([start, stop])[0]
 
-    def split(self, cuts: Sequence[int]) -> list[SparseVector]:
+    def split_at(self, cuts: Sequence[int]) -> list[SparseVector]:
         """The pieces between consecutive ``cuts``, as views.
 
-        >>> [p.nnz for p in SparseVector(8, [1, 2, 5], np.ones(3)).split([0, 2, 4, 8])]
+        >>> [p.nnz for p in SparseVector(8, [1, 2, 5], np.ones(3)).split_at([0, 2, 4, 8])]
         [1, 1, 1]
         """
         if self.indices is None:
@@ -173,10 +174,10 @@ class SparseVector:
             for i in range(len(cuts) - 1)
         ]
 
-    def between(self, first: int, last: int) -> SparseVector:
+    def entries_between(self, first: int, last: int) -> SparseVector:
         """The piece from its entry number ``first`` to before number ``last``, as views.
 
-        >>> [p.stop for p in (SparseVector(8, [1, 2, 5], np.ones(3)).between(0, 2),)]
+        >>> [p.stop for p in (SparseVector(8, [1, 2, 5], np.ones(3)).entries_between(0, 2),)]
         [5]
         """
         assert self.indices is not None
@@ -246,14 +247,14 @@ class SparseVector:
         """The entries as a vector without a range of its own."""
         return SparseVector.piece(self.length, 0, self.length, self.indices, self.values)
 
-    def cut(self, parts: int) -> list[SparseVector]:
+    def split_evenly(self, parts: int) -> list[SparseVector]:
         """The range in ``parts`` that differ by at most one position, as views.
 
-        >>> [(p.start, p.stop) for p in SparseVector.empty(10).cut(4)]
+        >>> [(p.start, p.stop) for p in SparseVector.empty(10).split_evenly(4)]
         [(0, 3), (3, 6), (6, 8), (8, 10)]
         """
         size, larger = divmod(self.span, parts)
-        return self.split([self.start + part * size + min(part, larger) for part in range(parts + 1)])
+        return self.split_at([self.start + part * size + min(part, larger) for part in range(parts + 1)])
 
     def to_dense(self) -> Array:
         """The range as a plain array; a dense vector's own array, not a copy."""
@@ -403,7 +404,7 @@ def concat(pieces: Sequence[SparseVector]) -> SparseVector:
     """Neighbouring pieces as one, stored as is smaller.
 
     >>> v = SparseVector(8, [1, 5], np.ones(2))
-    >>> concat(v.split([0, 4, 8])).indices
+    >>> concat(v.split_at([0, 4, 8])).indices
     array([1, 5], dtype=uint32)
     """
     first, last = pieces[0], pieces[-1]
@@ -422,7 +423,7 @@ class RangeSums:
 
     >>> v = SparseVector(8, [1, 5], np.ones(2))
     >>> sums = RangeSums()
-    >>> for piece in v.cut(2):
+    >>> for piece in v.split_evenly(2):
     ...     sums.add([piece, piece])
     >>> sums.concat().to_dense()
     array([0., 2., 0., 0., 0., 2., 0., 0.])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Work", "count", "done"]
+__all__ = ["NOTHING", "Work", "count", "done"]
 
 
 class Work(NamedTuple):
@@ -21,7 +21,8 @@ class Work(NamedTuple):
         return Work(self.entries - earlier.entries, self.values - earlier.values)
 
 
-_done = Work()
+NOTHING = Work()
+_done = NOTHING
 
 
 def count(entries: int = 0, values: int = 0) -> None:

@@ -9,12 +9,12 @@ from hypothesis import given
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.algorithms.balanced import balanced_ranges, report
 from sparsewire.bench.cases import Case, make_input
+from sparsewire.cost import CostFigures
 from sparsewire.drivers import simulator
-from sparsewire.model import Network
 from sparsewire.vector import SparseVector
 from strategies import EDGE_SHAPES, SIZES, rank_vectors
 
-ORDINARY = Network(latency=50e-6, bandwidth=125e6, seconds_per_entry=6e-9, seconds_per_value=0.4e-9)
+ORDINARY = CostFigures(latency=50e-6, bandwidth=125e6, seconds_per_entry=6e-9, seconds_per_value=0.4e-9)
 
 
 def ranges_of(inputs):

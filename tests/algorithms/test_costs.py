@@ -9,16 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparsewire import model, wire, work
+from sparsewire import work
 from sparsewire.algorithms import ALGORITHMS, allgather_sum, dense_ring, hybrid
+from sparsewire.coding import frame as wire
+from sparsewire.cost import CostFigures, Shape
+from sparsewire.cost import figures as model
 from sparsewire.drivers import simulator
-from sparsewire.model import Network, Shape
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, dense, run_local
 from sparsewire.vector import SUM, SparseVector, concat, value_dtype
 from strategies import EDGE_SHAPES, SIZES
 
-SLOW = Network(latency=2.0**-6, bandwidth=2.0**27, overhead=2.0**-16)
+SLOW = CostFigures(latency=2.0**-6, bandwidth=2.0**27, overhead=2.0**-16)
 NETWORKS = {
     "computing is free": SLOW,
     "computing counts": replace(SLOW, seconds_per_entry=2.0**-20, seconds_per_value=2.0**-24),
@@ -116,7 +118,7 @@ def test_cost_knows_that_long_vectors_have_wide_indices(name, overlap, size):
     assert cost.bytes_sent == pytest.approx(busiest(simulation.traffic, "bytes_sent"), rel=tolerance)
 
 
-BUSY = Network(2.0**-20, 2.0**20, 2.0**-18)
+BUSY = CostFigures(2.0**-20, 2.0**20, 2.0**-18)
 PIPELINES = {
     "slow": SLOW,
     "busy": BUSY,
@@ -236,7 +238,7 @@ def test_model_and_wire_agree_on_the_size_of_frames(dtype, nnz, length):
 # -- golden times --------------------------------------------------------------------------------
 
 # One byte takes a second; 100 s of latency; 3 s of a NIC for each message.
-BYTEWISE = Network(latency=100.0, bandwidth=1.0, overhead=3.0)
+BYTEWISE = CostFigures(latency=100.0, bandwidth=1.0, overhead=3.0)
 EMPTY = SparseVector.empty(0)  # a frame of 112 bytes: a NIC is busy with it for 3 + 112 = 115 s
 EIGHT = SparseVector.from_dense(np.zeros(1))  # 120 bytes: 123 s
 
@@ -379,9 +381,9 @@ def test_vectors_say_how_much_is_computed():
         "to dense": (sparse.to_dense, (3, 100)),
         "dense to dense": (full.to_dense, (0, 0)),
         "to sparse": (full.as_sparse, (0, 100)),
-        "concatenation of entries": (lambda: concat(sparse.cut(3)), (0, 3)),
-        "concatenation of values": (lambda: concat(full.cut(3)), (0, 100)),
-        "views": (lambda: (sparse.cut(7), full.cut(7)), (0, 0)),
+        "concatenation of entries": (lambda: concat(sparse.split_evenly(3)), (0, 3)),
+        "concatenation of values": (lambda: concat(full.split_evenly(3)), (0, 100)),
+        "views": (lambda: (sparse.split_evenly(7), full.split_evenly(7)), (0, 0)),
     }
     for what, (call, (entries, values)) in expected.items():
         before = work.done()
@@ -456,9 +458,9 @@ def time_of(name, size, nnz, length, network):
 
 @pytest.mark.parametrize("which", [0, 1], ids=["simulated", "predicted"])
 class TestRankings:
-    per_message = Network(latency=1e-3, bandwidth=125e6, overhead=1e-3)
-    gigabit = Network(latency=50e-6, bandwidth=125e6)
-    fat = Network(latency=1e-7, bandwidth=125e6)
+    per_message = CostFigures(latency=1e-3, bandwidth=125e6, overhead=1e-3)
+    gigabit = CostFigures(latency=50e-6, bandwidth=125e6)
+    fat = CostFigures(latency=1e-7, bandwidth=125e6)
 
     def test_recursive_doubling_wins_on_tiny_data_where_messages_are_dear(self, which):
         times = {name: time_of(name, 16, 4, 2**12, self.per_message)[which] for name in ALGORITHMS}
@@ -486,11 +488,11 @@ class TestRankings:
         assert max(t for name, t in times.items() if not ALGORITHMS[name].dense) < min(dense_times)
 
     def test_allgather_sum_grows_linearly_with_the_ranks(self, which):
-        network = Network(latency=0.0, bandwidth=125e6)
+        network = CostFigures(latency=0.0, bandwidth=125e6)
         times = [time_of("allgather_sum", size, 2**10, 2**18, network)[which] for size in (2, 3, 5, 9, 17)]
         assert times == pytest.approx([times[0] * n for n in (1, 2, 4, 8, 16)])
 
     def test_dense_ring_hardly_grows_with_the_ranks(self, which):
-        network = Network(latency=0.0, bandwidth=125e6)
+        network = CostFigures(latency=0.0, bandwidth=125e6)
         two, sixteen = (time_of("dense_ring", size, 1, 2**18, network)[which] for size in (2, 16))
         assert sixteen < 2 * two

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsewire.algorithms import ALGORITHMS, auto, cheapest
-from sparsewire.model import Network, Shape
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.choosing import auto
+from sparsewire.choosing.auto import cheapest
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
 from sparsewire.vector import MAX, MIN, SUM, VALUE_DTYPES, SparseVector, concat, value_dtype
 from strategies import (
@@ -309,7 +311,7 @@ def test_auto_gives_the_exact_sum_and_one_name_on_every_rank(shape, size):
 @pytest.mark.parametrize("size", [2, 4, 7, 16])
 @pytest.mark.parametrize("nnz", [0, 1, 1000, 2**20])
 def test_cheapest_is_as_good_as_the_lowest_predicted_time(size, nnz):
-    network, shape = Network(), Shape(size, 2**20, nnz)
+    network, shape = CostFigures(), Shape(size, 2**20, nnz)
     seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in ALGORITHMS.items()}
     chosen = cheapest(network, shape)
     assert seconds[chosen] <= 1.05 * min(seconds.values())
@@ -318,4 +320,4 @@ def test_cheapest_is_as_good_as_the_lowest_predicted_time(size, nnz):
 @pytest.mark.parametrize("size", SIZES)
 def test_pieces_concatenate_to_the_vector_they_were_cut_from(size):
     whole = entries(100, range(0, 100, 7), 1.0, "float64")
-    assert same_bits(concat(whole.cut(size)), whole)
+    assert same_bits(concat(whole.split_evenly(size)), whole)

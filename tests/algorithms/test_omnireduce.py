@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sparsewire.algorithms.omnireduce import BLOCK, OmniReduce, aggregate, best_block, cost, omnireduce
 from sparsewire.algorithms.omnireduce.blocks import Layout
 from sparsewire.algorithms.omnireduce.message import Terms
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import local, simulator
 from sparsewire.errors import InputError
-from sparsewire.model import Network, Shape
 from sparsewire.steps import Send
 from sparsewire.testing import same_bits
 from sparsewire.vector import REDUCTIONS, SUM, VALUE_DTYPES, SparseVector, value_dtype
@@ -460,7 +460,7 @@ def test_no_aggregator_has_more_than_its_share_of_a_region_of_entries(aggregator
 
 # -- how long it takes, in the simulator -----------------------------------------------------------
 
-GIGABIT = Network(latency=2e-6, bandwidth=125e6)
+GIGABIT = CostFigures(latency=2e-6, bandwidth=125e6)
 
 
 def simulated(case, network=GIGABIT):
@@ -535,7 +535,7 @@ def test_time_is_that_of_the_bytes_on_the_busiest_link(aggregators, density):
 @each_form
 @each_number_of_aggregators
 def test_many_messages_in_flight_hide_the_latency(aggregators, form):
-    far = Network(latency=1e-3, bandwidth=125e6)
+    far = CostFigures(latency=1e-3, bandwidth=125e6)
     unit = BLOCK if form == "blocks" else 1
     options = OmniReduce(BLOCK if form == "blocks" else None, message_bytes=2**13)
     case, _ = uniform(4, 0.3, 2**17, unit, options, aggregators)

@@ -195,13 +195,13 @@ OF_BLOCKS = {
 OF_PAIRS = {
     "longer vector": with_body(lambda body: moved(body, length=1)),
     "gap before it": with_body(lambda body: moved(body, start=1)),
-    "no range": with_body(lambda body: body.slice(body.start, body.start)),
+    "no range": with_body(lambda body: body.range(body.start, body.start)),
 }
 
 
 def moved(body, length=0, start=0):
     """The same piece of another vector, or one that begins elsewhere."""
-    piece = body.slice(body.start + max(0, start), body.stop)
+    piece = body.range(body.start + max(0, start), body.stop)
     begin = body.start + start
     return SparseVector.piece(body.length + length, begin, body.stop, piece.indices, piece.values)
 
@@ -462,7 +462,7 @@ def damages(draw, payload):
     numbers = np.concatenate([numbers[:kept], np.array(added, np.int64)])
     if draw(st.booleans()):
         begin, end = sorted(draw(st.tuples(*[st.integers(0, body.span)] * 2)))
-        body = body.slice(body.start + begin, body.start + end)
+        body = body.range(body.start + begin, body.start + end)
     return [SparseVector.from_dense(numbers), body]
 
 

@@ -5,11 +5,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sparsewire.algorithms._patterns import allgather
+from sparsewire.algorithms.patterns import allgather
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
+from sparsewire.cost import CostFigures
 from sparsewire.drivers import local, simulator
-from sparsewire.model import Network
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
 from sparsewire.vector import MAX, MIN, VALUE_DTYPES, SparseVector, concat
@@ -96,7 +96,7 @@ def test_barrier_lets_nobody_go_before_all_have_come(size, late):
             yield [Recv(helper)]
         yield from barrier(rank, size)
 
-    network = Network(latency=0.0, bandwidth=1.0)
+    network = CostFigures(latency=0.0, bandwidth=1.0)
     finished = simulator.run([script(rank) for rank in range(size)], network).finished_at
     assert min(finished) > 8104
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.coding.rounding import Feedback, Rounding, rounded
+from sparsewire.coding.values import PRECISIONS, QSGD
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import local, simulator
 from sparsewire.errors import InputError
-from sparsewire.model import Network, Shape
-from sparsewire.precision import PRECISIONS, QSGD
-from sparsewire.rounding import Feedback, Rounding, rounded
 from sparsewire.testing import dense, same_bits
 from sparsewire.vector import MAX, SUM, SparseVector
 
-ROUNDING = [name for name, algorithm in ALGORITHMS.items() if algorithm.rounds]
+ROUNDING = [name for name, algorithm in ALGORITHMS.items() if algorithm.supports_precision]
 SIZES = [1, 2, 3, 4, 5, 8]
 # Half of the distance between neighbours, in parts of the number; and levels of the largest one.
 RELATIVE = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -256,7 +256,7 @@ def test_feedback_of_another_tensor_is_refused():
 def test_bytes_are_those_that_the_cost_function_says(name, size, every, precision):
     length = 1 << 14
     vector = SparseVector(length, range(0, length, every), np.ones(length // every, "float32"))
-    inputs, network = [vector.smaller()] * size, Network()
+    inputs, network = [vector.smaller()] * size, CostFigures()
 
     def script(rank):
         rounding = Rounding(precision, rank, 0)

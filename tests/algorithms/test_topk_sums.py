@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sparsewire.algorithms import TOPK_ALGORITHMS, Regions
 from sparsewire.algorithms.ok_topk import TAU, region_cuts
 from sparsewire.algorithms.quotas import Ladder, Owner, quotas
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import simulator
-from sparsewire.model import Network, Shape
 from sparsewire.testing import dense, run_local, same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from strategies import EDGE_SHAPES, FLOATS, LONG_SHAPES, SIZES, rank_vectors, read_only
@@ -20,7 +20,7 @@ from strategies import entries as same_value
 
 NEAR = 1.25  # owners stop at magnitudes that differ by less
 # Indices travel as they are, so that an entry of float32 is two words.
-PLAIN = Network(seconds_per_index=math.inf)
+PLAIN = CostFigures(seconds_per_index=math.inf)
 HEADER_BYTES = 112
 
 
@@ -382,7 +382,7 @@ def test_cost_is_near_what_the_simulator_counts(name, size):
     k, length = 1000 * size, 2**18
     inputs = [vector.largest(k) for vector in random_inputs(size, length)]
     regions = run(name, inputs, k)[0].regions
-    network = Network(seconds_per_index=0, overhead=2e-5)
+    network = CostFigures(seconds_per_index=0, overhead=2e-5)
     algorithm = TOPK_ALGORITHMS[name]
     scripts = [algorithm.run(rank, size, vector, k, regions) for rank, vector in enumerate(inputs)]
     simulation = simulator.run(scripts, network)

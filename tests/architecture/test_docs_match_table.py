@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsewire import wire
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS
+from sparsewire.coding import frame as wire
 from sparsewire.testing import ORACLES
 
 ROOT = Path(__file__).parents[2]

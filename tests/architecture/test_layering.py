@@ -1,6 +1,7 @@
-"""Imports point downwards only: the picture of docs/design.md, held against every import in the source."""
+"""Imports go to the own room or to an earlier one: the list of docs/design.md, held against every import."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,75 +11,20 @@ import pytest
 import sparsewire
 
 ROOT = Path(sparsewire.__file__).parent
+DESIGN = Path(__file__).parents[2] / "docs/design.md"
 
-# What a module may import from the package, by prefix; all may import `errors`.
-ALLOWED = {
-    "errors": [],
-    "steps": [],
-    "memory": [],
-    "work": [],
-    "kernels": ["kernels", "memory"],
-    "vector": ["kernels", "memory", "work"],
-    "support": ["kernels"],
-    "precision": ["kernels", "vector"],
-    "rounding": ["precision", "vector"],
-    "compress": ["compress", "kernels", "memory", "precision", "rounding", "vector"],
-    "wire": ["precision", "support", "vector", "kernels", "memory"],
-    "model": ["precision", "support", "work"],
-    "algorithms.omnireduce": [
-        *("algorithms.omnireduce", "kernels", "memory", "model", "steps", "vector", "work"),
-    ],
-    "algorithms": ["algorithms", "rounding", "steps", "vector", "model", "work"],
-    "calibration": ["model"],
-    "chooser": ["algorithms", "model", "precision", "steps", "vector"],
-    "explain": ["algorithms", "calibration", "model"],
-    "fit": ["algorithms", "model"],
-    "tune": ["algorithms", "calibration", "communicator", "explain", "fit", "model", "support", "vector", ""],
-    "drivers": ["drivers", "steps", "vector", "wire", "memory", "model", "work"],
-    "convert": ["kernels", "vector"],
-    "request": ["drivers._base"],
-    "communicator": [
-        *("algorithms", "calibration", "chooser", "convert", "drivers._base", "explain", "kernels", "model"),
-        *("precision", "request", "rounding", "steps", "vector", "wire"),
-    ],
-    "agreement": ["communicator"],
-    "sync": ["algorithms", "communicator", "compress", "precision", "request", "vector"],
-    "start": ["communicator", "drivers"],
-    "torch": [
-        *(
-            "algorithms",
-            "communicator",
-            "compress",
-            "convert",
-            "drivers",
-            "kernels",
-            "model",
-            "precision",
-            "request",
-        ),
-        *("rounding", "start", "sync", "torch", "vector"),
-    ],
-    "linear": [
-        *("agreement", "algorithms", "communicator", "compress", "events", "kernels", "linear", "precision"),
-        *("start", "sync", "vector"),
-    ],
-    "testing": ["algorithms", "communicator", "drivers", "precision", "rounding", "steps", "vector", "wire"],
-    "events": [],
-    "launch": [],
-    "launch_mpi": ["launch", "network"],
-    "job": ["launch", "launch_mpi", "network"],
-    "network": [],
-    "linear_command": ["bench", "events", "job", "linear", "network", "start"],
-    "cli": [
-        *("bench", "job", "launch", "linear", "linear_command", "network", "tune", "kernels", "model", ""),
-    ],
-    "__init__": [
-        *("algorithms", "communicator", "precision", "request", "rounding", "start", "sync", "vector"),
-    ],
-}
+
+def listed_rooms():
+    """The first word of each line of the one block that lists the rooms."""
+    [block] = re.findall(r"^```rooms\n(.*?)^```$", DESIGN.read_text(), re.MULTILINE | re.DOTALL)
+    return [line.split()[0] for line in block.splitlines()]
+
+
+ROOMS = listed_rooms()
+FRONT_DOORS = ("__init__", "__main__")  # they hold no code, and show what is inside
 OPTIONAL = {"torch", "scipy", "mpi4py", "ml_dtypes", "sklearn", "matplotlib"}
 NEEDED = {"torch": {"torch"}, "linear": {"scipy", "sklearn"}}  # by who is imported for it
-COMMAND_LINE = ("bench", "cli", "linear_command")
+COMMAND_LINE = ("bench", "commands")
 COMMAND_LINE_ONLY = {"typer", "rich"}
 
 
@@ -99,23 +45,22 @@ def imports(module, *, top_level_only=False):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def is_below(name, allowed):
-    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in allowed)
+def room(module):
+    """``sparsewire`` itself, which shows what all rooms up to ``sync`` have to offer, is no room."""
+    return module.removeprefix("sparsewire.").split(".")[0]
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if not m.startswith("bench")])
-def test_imports_point_downwards(module):
-    layers = (module.rpartition(".")[0], module.split(".")[0])
-    allowed = [*next(ALLOWED[layer] for layer in layers if layer in ALLOWED), "errors"]
+def test_rooms_are_what_the_package_consists_of():
+    assert set(ROOMS) == {room(module) for module in modules()} - set(FRONT_DOORS)
+    assert len(ROOMS) == len(set(ROOMS))
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m not in FRONT_DOORS])
+def test_imports_go_to_the_own_room_or_an_earlier_one(module):
+    allowed = ROOMS[: ROOMS.index(room(module)) + 1]
     for name in imports(module):
-        package, _, inside = name.partition(".")
-        if package == "sparsewire" and not ("" in allowed and name == "sparsewire"):
-            assert is_below(inside, allowed), f"{module} imports {name}"
-
-
-@pytest.mark.parametrize("module", [m for m in modules() if m.split(".")[0] not in COMMAND_LINE])
-def test_nobody_but_the_command_line_imports_the_benchmark(module):
-    assert not any(name.startswith("sparsewire.bench") for name in imports(module))
+        if name.startswith("sparsewire."):
+            assert room(name) in allowed, f"{module} imports {name}"
 
 
 @pytest.mark.parametrize("module", list(modules()))

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 Cli: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMAND = [sys.executable, "-m", "sparsewire.cli"]
+COMMAND = [sys.executable, "-m", "sparsewire"]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from sparsewire.bench.cases import Case
 from sparsewire.bench.demo import bar, run_demo
 from sparsewire.bench.memory import peak_growth
 from sparsewire.bench.worker import Plan
-from sparsewire.cli import app
+from sparsewire.commands.app import app
 from sparsewire.errors import InputError
 
 FIELDS = {

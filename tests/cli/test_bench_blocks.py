@@ -19,7 +19,7 @@ from sparsewire.bench.simulate import scale_of
 from sparsewire.bench.touched import Touched
 from sparsewire.bench.trace import read_trace, record_trace, write_trace
 from sparsewire.bench.variants import as_called, as_given, script_options
-from sparsewire.cli import app
+from sparsewire.commands.app import app
 from sparsewire.errors import InputError
 
 # Twelve words: x is the most frequent, y and z come twice each, y first, and w once.

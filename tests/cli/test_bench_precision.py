@@ -25,7 +25,7 @@ from sparsewire.bench.contenders import (
 from sparsewire.bench.frames import measure_frame
 from sparsewire.bench.plot import plot_coding
 from sparsewire.bench.rows import make_rows
-from sparsewire.cli import app
+from sparsewire.commands.app import app
 
 PRECISIONS = ["exact", "coo", "float16", "bfloat16", "qsgd2", "qsgd4", "qsgd8"]
 FIELDS = {
@@ -98,7 +98,7 @@ def test_all_ranks_in_one_process_round_as_well(tmp_path):
     done = invoke("bench", "allreduce", *words, "--precision", ",".join(PRECISIONS))
     assert done.exit_code == 0, done.output
     saved, rows = read(path)
-    rounding = {name for name in ALGORITHMS if ALGORITHMS[name].rounds}
+    rounding = {name for name in ALGORITHMS if ALGORITHMS[name].supports_precision}
     for precision in PRECISIONS[2:]:
         assert {name for name, found in rows if found == precision} == rounding
     assert not any(precision == "coo" for _, precision in rows)
@@ -268,7 +268,7 @@ def test_an_index_that_does_not_come_back_is_counted(monkeypatch, tmp_path):
         indices[-1] -= 1
         return indices
 
-    right = coding.support.decode
+    right = coding.index_codes.decode
     monkeypatch.setattr(coding.support, "decode", damaged)
     supports, _ = coding.run(1 << 12, densities=[0.25])
     assert [row.wrong for row in supports] == [1, 1, 1]

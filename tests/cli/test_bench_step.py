@@ -18,7 +18,7 @@ from sparsewire.bench.plot import plot_step
 from sparsewire.bench.rows import fastest_step, make_step_rows
 from sparsewire.bench.step import RENEWED, WINDOW, Gradients, SparseStep, cold_steps, count_lost
 from sparsewire.bench.timing import WARM_UP_ROUNDS
-from sparsewire.cli import app
+from sparsewire.commands.app import app
 from sparsewire.sync import METHODS
 
 PNG = b"\x89PNG\r\n\x1a\n"

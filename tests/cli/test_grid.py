@@ -15,7 +15,7 @@ from sparsewire import ALGORITHMS
 from sparsewire.bench.cases import Case
 from sparsewire.bench.grid import Cell, Environment, Turns, grid_cases, make_cell, summarise
 from sparsewire.bench.plot import initials, plot_grid
-from sparsewire.cli import app
+from sparsewire.commands.app import app
 from sparsewire.errors import InputError
 
 PATIENCE_S = 60.0
@@ -131,7 +131,7 @@ def test_an_interrupted_grid_leaves_the_cells_that_are_done(tmp_path, number):
     words = ["--environments", "tcp", "--ranks", "2", "--sizes", "64,16M", "--densities", "0.5,0.25"]
     words += ["--seconds", "0.01", "--tuning", "0", "--json", str(path)]
     grid = subprocess.Popen(
-        [sys.executable, "-m", "sparsewire.cli", "bench", "grid", *words],
+        [sys.executable, "-m", "sparsewire", "bench", "grid", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

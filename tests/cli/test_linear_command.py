@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sparsewire import linear_command
-from sparsewire.cli import main
-from sparsewire.launch import Outcome
-from sparsewire.linear import LogisticRegression, Ridge, job, load_model, save_model
-from sparsewire.linear.job import FitPlan
+from sparsewire.commands import linear_fit
+from sparsewire.commands.app import main
+from sparsewire.launch.local import Outcome
+from sparsewire.linear import LogisticRegression, Ridge, load_model, save_model
+from sparsewire.linear import fit_rank as job
+from sparsewire.linear.fit_rank import FitPlan
 from sparsewire.linear.libsvm import read_libsvm
 from sparsewire.linear.model_file import model_facts
 from sparsewire.linear.reading import read_for_model
@@ -115,7 +116,7 @@ def fit(tmp_path_factory):
         folder / "m.json",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "sparsewire.cli", *map(str, words)],
+        [sys.executable, "-m", "sparsewire", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -169,7 +170,7 @@ def test_fit_writes_passes_and_the_command_as_json(fit):
 def test_ctrl_c_leaves_the_model_of_the_last_complete_pass(write, tmp_path):
     words = ["linear", "fit", write(lines(40)), "-n", "2", "--epochs", "1000000", "--model", "m.npz"]
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "sparsewire.cli", *words],
+        [sys.executable, "-m", "sparsewire", *words],
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
@@ -380,7 +381,7 @@ def test_options_reach_the_ranks(command, monkeypatch):
         on_line(0, "stdout", b"\x1e" + json.dumps({"pass": PASS}).encode())
         return Outcome()
 
-    monkeypatch.setattr(linear_command, "run_job", run_job)
+    monkeypatch.setattr(linear_fit, "run_job", run_job)
     text = (
         "--test b --loss squared_hinge --solver sgd --epochs 7 -n 5 --network 2mbit --driver mpi "
         "--alpha 0.25 --penalty elasticnet --l1-ratio 0.5 --batch 3 --eta0 0.125 --learning-rate epoch_decay "
@@ -442,7 +443,7 @@ def test_a_rank_that_dies_is_told_with_its_last_words_and_what_is_left(command, 
         on_line(0, "stderr", b"not the last word")
         return Outcome(137, 1, signal.SIGKILL)
 
-    monkeypatch.setattr(linear_command, "run_job", run_job)
+    monkeypatch.setattr(linear_fit, "run_job", run_job)
     code, _, errors = command("linear", "fit", "a", "--model", model)
     assert code == 2
     left, outcome, *words = errors.splitlines()
@@ -461,7 +462,7 @@ def test_a_model_that_was_there_is_not_taken_for_one_of_this_training(
     def run_job(*_, **__):
         raise ending
 
-    monkeypatch.setattr(linear_command, "run_job", run_job)
+    monkeypatch.setattr(linear_fit, "run_job", run_job)
     found, _, errors = command("linear", "fit", "a", "--model", model)
     assert found == code
     assert errors == f"linear fit: no pass was complete, so {model} was not written\n"
@@ -470,8 +471,8 @@ def test_a_model_that_was_there_is_not_taken_for_one_of_this_training(
 def test_a_terminal_gets_a_bar_with_all_figures(monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=200)
-    monkeypatch.setattr(linear_command, "Console", lambda stderr: terminal)
-    with linear_command._bar(10, "accuracy") as show:
+    monkeypatch.setattr(linear_fit, "Console", lambda stderr: terminal)
+    with linear_fit._bar(10, "accuracy") as show:
         for event in ({"doing": "reading [a]"}, {"note": "[b] is ignored"}, {"data": {}}, {"pass": PASS}):
             show(event)
     text = screen.getvalue()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from sparsewire.errors import InputError
-from sparsewire.launch import Outcome, launch
+from sparsewire.launch.local import Outcome, launch
 
-COMMAND = [sys.executable, "-m", "sparsewire.cli"]
+COMMAND = [sys.executable, "-m", "sparsewire"]
 PATIENCE_S = 20.0
 JOB = [
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),

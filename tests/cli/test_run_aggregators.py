@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from sparsewire.errors import InputError
-from sparsewire.launch import launch
+from sparsewire.launch.local import launch
 
 ADD = """
 import os, sparsewire as sw, numpy as np

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparsewire.model import Network
+from sparsewire.cost import CostFigures
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def test_alone_it_starts_ranks_that_tune(cli, cache, driver):
     done = cli("tune", "-n", 2, "--driver", driver, "--seconds", 0.5)
     assert done.returncode == 0, done.stderr
     assert (kept(cache)["facts"]["driver"], kept(cache)["facts"]["size"]) == (driver, 2)
-    assert set(kept(cache)["figures"]) == set(vars(Network()))
+    assert set(kept(cache)["figures"]) == set(vars(CostFigures()))
     assert done.stdout.count("latency") == 1  # one rank speaks
     assert str(cache) in done.stdout
 
 
 def test_as_a_rank_of_a_job_it_tunes_that_job(cli, cache):
-    done = cli("run", "-n", 3, "-m", "sparsewire.cli", "tune", "--seconds", 0.5)
+    done = cli("run", "-n", 3, "-m", "sparsewire", "tune", "--seconds", 0.5)
     assert done.returncode == 0, done.stderr
     assert kept(cache)["facts"]["size"] == 3
     assert all(line.startswith("[0] ") for line in done.stdout.splitlines())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import sparsewire.compress as swc
+from sparsewire.coding.values import QSGD
 from sparsewire.errors import InputError
-from sparsewire.precision import QSGD
 
 REFUSED = {
     "no density": (lambda: swc.TopK(0), "density is 0; it must be above 0"),

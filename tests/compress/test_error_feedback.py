@@ -6,10 +6,10 @@ from compressor_cases import COMPRESSORS, added, bits, values
 
 import sparsewire.compress as swc
 from sparsewire import kernels
+from sparsewire.coding.values import QSGD
 from sparsewire.compress.feedback import FeedbackState
 from sparsewire.compress.topk import TopKState
 from sparsewire.errors import InputError
-from sparsewire.precision import QSGD
 from sparsewire.vector import SparseVector
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]

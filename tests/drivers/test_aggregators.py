@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sparsewire as sw
+from sparsewire.coding.frame import Call
 from sparsewire.drivers import tcp
 from sparsewire.errors import (
     CallMismatchError,
@@ -21,7 +22,6 @@ from sparsewire.errors import (
 )
 from sparsewire.steps import Recv, Send
 from sparsewire.vector import SparseVector
-from sparsewire.wire import Call
 
 # -- serving -------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ def test_a_rank_that_is_alone_cannot_aggregate(monkeypatch):
 
 SUMS = """
 from sparsewire.steps import Recv, Send
-from sparsewire.wire import Call
+from sparsewire.coding.frame import Call
 
 OPS = {"sum": lambda rows: rows.sum(axis=0), "avg": lambda rows: rows.sum(axis=0) / len(rows),
        "max": lambda rows: rows.max(axis=0), "min": lambda rows: rows.min(axis=0)}

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sparsewire.cost import CostFigures
 from sparsewire.drivers import local, simulator
-from sparsewire.model import Network
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import DRIVER_CHECKS, RankErrors, check_driver, tcp_ranks
 from sparsewire.vector import SparseVector
@@ -15,7 +15,7 @@ def local_ranks(make_script, size):
 
 
 def simulated_ranks(make_script, size):
-    return simulator.run([make_script(rank, size) for rank in range(size)], Network()).results
+    return simulator.run([make_script(rank, size) for rank in range(size)], CostFigures()).results
 
 
 DRIVERS = {"local": local_ranks, "simulator": simulated_ranks, "tcp": tcp_ranks}

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from sparsewire import wire
-from sparsewire.drivers import mesh
-from sparsewire.drivers.mesh import Mesh, listen
+from sparsewire.coding import frame as wire
+from sparsewire.drivers.tcp import mesh
+from sparsewire.drivers.tcp.mesh import Mesh, listen
 from sparsewire.vector import SparseVector
 
 

@@ -53,13 +53,13 @@ def test_every_non_blocking_call_gives_what_the_blocking_one_gives():
 def test_calls_of_one_name_in_flight_follow_one_another_and_choose_alike():
     """What is seen in a sum decides about the next one, on ranks that are not equally fast."""
     program = """
-    from sparsewire.model import Network
+    from sparsewire.cost import CostFigures
 
     def main(rank, size):
         chance = np.random.default_rng(0)
         nnz = [int(n) for n in 10 ** chance.uniform(0, 3.6, 40)]
         with sw.init(timeout=30) as comm:
-            comm.network = Network(latency=1e-4, bandwidth=1e6)
+            comm.network = CostFigures(latency=1e-4, bandwidth=1e6)
             requests = []
             for i, n in enumerate(nnz):
                 x = sw.SparseVector(5_000, np.arange(n), np.ones(n))

@@ -11,7 +11,7 @@ import jobs
 import pytest
 
 from sparsewire.algorithms import ALGORITHMS
-from sparsewire.drivers.handshake import GREETING, NONCE_BYTES
+from sparsewire.drivers.tcp.handshake import GREETING, NONCE_BYTES
 
 BIG = 2_000_000  # float32 values: 8 MB, more than any socket buffer holds
 
@@ -226,7 +226,7 @@ def test_connection_that_waited_between_two_calls_is_not_taken_for_a_stranger():
     """Two ranks dial each other at once; one leaves the call before its own dialling is answered."""
     outcomes = jobs.run(
         """
-        import sparsewire.drivers.mesh as mesh
+        import sparsewire.drivers.tcp.mesh as mesh
         mesh.STRANGER_S = 0.2
         def main(rank, size):
             comm = sw.init(timeout=20)
@@ -403,7 +403,7 @@ def test_ranks_listen_at_the_interface_of_the_master_only(address):
 
 # The last rank writes on its proven connection to rank 0, past its driver.
 CORRUPT = """
-from sparsewire import wire
+from sparsewire.coding import frame as wire
 def main(rank, size):
     comm = sw.init(timeout=30)
     x = np.arange(1000.0)
@@ -434,17 +434,17 @@ def test_garbage_on_a_proven_connection_is_a_wire_error_on_every_rank():
 # The checksum is right, because it is made of the wrong words.
 WRONG_WORDS = """
 from dataclasses import replace
-from sparsewire import support
+from sparsewire.coding import indices as index_codes
 def main(rank, size):
     comm = sw.init(timeout=30)
     comm.network = replace(comm.network, seconds_per_index=0.0)
     if rank == 1:
-        encode = support.encode
+        encode = index_codes.encode
         def one_bit_wrong(*arguments):
             words = encode(*arguments)
             words[-1] ^= words.dtype.type(1)
             return words
-        support.encode = one_bit_wrong
+        index_codes.encode = one_bit_wrong
     vector = sw.SparseVector(20_000, range(0, 20_000, 50), np.ones(400))
     comm.allreduce(vector, algorithm=ALGORITHM)  # a rank that has all it needs may end this one
     comm.allreduce(vector, algorithm=ALGORITHM)

@@ -5,12 +5,12 @@ from dataclasses import astuple
 import jobs
 import pytest
 
-from sparsewire import calibration
-from sparsewire.calibration import Calibration, Fingerprint
-from sparsewire.model import Network
+from sparsewire.choosing import calibration
+from sparsewire.choosing.calibration import Calibration, Fingerprint
+from sparsewire.cost import CostFigures
 
-OF_RANK_0 = Network(2.0**-10, 2.0**20, 2.0**-12, 2.0**-20, 2.0**-22, 0.5, 2.0**-13)
-OF_RANK_1 = Network(2.0**-3, 2.0**30, 2.0**-2, 2.0**-30, 2.0**-31, 0.25, 2.0**-3)
+OF_RANK_0 = CostFigures(2.0**-10, 2.0**20, 2.0**-12, 2.0**-20, 2.0**-22, 0.5, 2.0**-13)
+OF_RANK_1 = CostFigures(2.0**-3, 2.0**30, 2.0**-2, 2.0**-30, 2.0**-31, 0.25, 2.0**-3)
 
 FINGERPRINT = """
 from dataclasses import astuple
@@ -36,7 +36,7 @@ def main(rank, size):
 """
 TUNE = """
 from dataclasses import astuple
-from sparsewire.tune import run_tune
+from sparsewire.choosing.tune import run_tune
 
 def main(rank, size):
     with sw.init(timeout=60) as comm:
@@ -84,6 +84,6 @@ def test_what_was_tuned_is_used_and_found_by_the_next_job():
     assert "bandwidth" in text
     assert text.endswith("tuning.json")
     assert tuned0 == tuned1
-    assert 0 < Network(*tuned0).seconds_per_index < 1e-6
+    assert 0 < CostFigures(*tuned0).seconds_per_index < 1e-6
     assert tuned0 not in [list(astuple(assumed)) for assumed in calibration.ASSUMED.values()]
     assert [network for _, _, network in results(jobs.run(FIGURES, 2))] == [tuned0, tuned0]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sparsewire import kernels, memory
+from sparsewire import kernels
+from sparsewire.kernels import memory
 
 DTYPES = [np.dtype(t) for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64)]
 INDEX_DTYPES = [np.dtype(np.uint32), np.dtype(np.uint64)]
@@ -58,7 +59,7 @@ def misaligned(array, shift):
 
 @contextmanager
 def canaries_around_outputs():
-    """Inside the block, arrays of `sparsewire.memory` lie between bytes that nobody may write to."""
+    """Inside the block, arrays of `sparsewire.kernels.memory` lie between bytes that nobody may write to."""
     guard, canary, buffers = 512, 0xA5, []
 
     def empty(count, dtype):

@@ -10,10 +10,10 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
+from sparsewire.coding.values import QSGD
 from sparsewire.errors import InputError
 from sparsewire.linear import LinearSVC, LogisticRegression, Ridge, load_model, save_model
 from sparsewire.linear.model_file import make_model, model_facts
-from sparsewire.precision import QSGD
 
 ROWS = csr_array(
     np.array([[1, 0, 2, 0], [0, 1, 0, 0], [3, 0, 0, 0], [0, 2, 0, 1], [1, 0, 0, 0], [0, 1, 1, 0]], np.float64)

@@ -282,7 +282,7 @@ def test_algorithms_lead_to_the_same_model(case, size, algorithm):
     outcomes = by_algorithm(case, size)
     first, *others = outcomes[algorithm]
     assert all(bits(other) == bits(first) for other in others)
-    if ALGORITHMS[algorithm].ordered:
+    if ALGORITHMS[algorithm].in_rank_order:
         assert bits(first) == bits(outcomes["auto"][0])
     for found, expected in zip(first, outcomes["auto"][0], strict=True):
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-14)
@@ -297,7 +297,7 @@ def test_bits_do_not_depend_on_what_auto_takes_for_the_fastest():
         own = slice(4 * comm.rank, 4 * comm.rank + 4)
         problem = Problem(csr_array(dense[own]), values[own], SQUARED, REGRESSION)
         comm.allreduce(dense[0])
-        assert not ALGORITHMS[comm.last.algorithm].ordered
+        assert not ALGORITHMS[comm.last.algorithm].in_rank_order
         return [bits(fitted(problem, Options(), comm, name)[0]) for name in ("auto", "allgather_sum")]
 
     for auto, ordered in run_program(program, 4):

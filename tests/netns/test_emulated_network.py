@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from sparsewire import network as module
 from sparsewire.errors import InputError, SparsewireError
-from sparsewire.launch import launch
-from sparsewire.network import (
+from sparsewire.launch import emulation as module
+from sparsewire.launch.emulation import (
     EmulationError,
     emulated_network,
     parse_rate,
     remove_leftovers,
     require_emulation,
 )
+from sparsewire.launch.local import launch
 
 needs_root = [
     pytest.mark.netns,
@@ -40,7 +40,7 @@ BURST_S = (
 # Rank 0 receives PAYLOAD bytes from every other rank at once and prints how long the rate allowed for it.
 RECEIVE_FROM_ALL = """
 import os, socket, sys, threading, time
-from sparsewire.network import interface_bytes
+from sparsewire.launch.emulation import interface_bytes
 rank, size, payload = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[1])
 address = (os.environ["MASTER_ADDR"], 5000)
 if rank == 0:
@@ -72,7 +72,7 @@ else:
 
 HOLD_A_NETWORK = """
 import time
-from sparsewire.network import emulated_network
+from sparsewire.launch.emulation import emulated_network
 with emulated_network(2, 10**9) as network:
     print(*network.namespaces, flush=True)
     time.sleep(600)
@@ -103,7 +103,7 @@ def start_endless_benchmark(driver: str) -> tuple[subprocess.Popen[str], set[str
         [
             sys.executable,
             "-m",
-            "sparsewire.cli",
+            "sparsewire",
             *shlex.split(words),
             "--driver",
             driver,
@@ -161,7 +161,7 @@ def measured(words: str, folder: Path) -> list[dict[str, Any]]:
         [
             sys.executable,
             "-m",
-            "sparsewire.cli",
+            "sparsewire",
             "bench",
             "allreduce",
             *shlex.split(words),

@@ -7,12 +7,12 @@ import stat
 
 import pytest
 
-from sparsewire import calibration
-from sparsewire.calibration import Calibration, Fingerprint
+from sparsewire.choosing import calibration
+from sparsewire.choosing.calibration import Calibration, Fingerprint
+from sparsewire.cost import CostFigures
 from sparsewire.errors import SparsewireError
-from sparsewire.model import Network
 
-FIGURES = Network(2.0**-14, 2.0**27, 2.0**-15, 2.0**-28, 2.0**-30, 0.5)
+FIGURES = CostFigures(2.0**-14, 2.0**27, 2.0**-15, 2.0**-28, 2.0**-30, 0.5)
 TUNED = Calibration(FIGURES, 2.0**30)
 
 
@@ -43,7 +43,7 @@ def test_figures_of_another_fingerprint_are_not_taken(other):
 
 
 def test_figures_of_different_fingerprints_live_side_by_side():
-    other = Calibration(Network(1.0), 3.0)
+    other = Calibration(CostFigures(1.0), 3.0)
     calibration.save(fingerprint(), TUNED)
     calibration.save(fingerprint(size=8), other)
     assert calibration.load(fingerprint()) == TUNED

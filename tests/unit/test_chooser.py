@@ -5,18 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparsewire import chooser as chooser_module
-from sparsewire.algorithms import ALGORITHMS, cheapest
-from sparsewire.algorithms.agreement import largest
-from sparsewire.chooser import UNSEEN_CALLS, Choice, Chooser, Key
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.algorithms.largest import largest
+from sparsewire.choosing import chooser as chooser_module
+from sparsewire.choosing.auto import cheapest
+from sparsewire.choosing.chooser import UNSEEN_CALLS, Choice, Chooser, Key
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import local
-from sparsewire.model import Network, Shape
 from sparsewire.vector import SparseVector
 
 LENGTH = 2**16
 DENSE = ("dense_ring", "dense_halving_doubling")
 KEY = Key("layer", LENGTH, 4)
-GIGABIT = Network(2.0**-14, 2.0**27, 2.0**-15, 2.0**-28, 2.0**-30)
+GIGABIT = CostFigures(2.0**-14, 2.0**27, 2.0**-15, 2.0**-28, 2.0**-30)
 
 
 def vector(nnz, length=LENGTH, first=0):
@@ -233,12 +234,12 @@ def test_choosers_that_see_the_same_choose_the_same():
 
 
 def test_a_dense_algorithm_wins_a_tie():
-    free = Network(latency=0.0, bandwidth=2.0**27)  # bytes alone count
+    free = CostFigures(latency=0.0, bandwidth=2.0**27)  # bytes alone count
     assert ALGORITHMS[cheapest(free, Shape(2, 2**16, 2**16))].dense
 
 
 def test_of_two_dense_algorithms_in_a_tie_the_first_of_the_table_wins():
-    network = Network(latency=2.0**-16, bandwidth=2.0**27, overhead=2.0**-16)
+    network = CostFigures(latency=2.0**-16, bandwidth=2.0**27, overhead=2.0**-16)
     shape = Shape(4, 2**20, 2**20)  # the ring has more messages
     ring, halving = (ALGORITHMS[name].cost(network, shape).seconds for name in DENSE)
     assert halving < ring < 1.05 * halving
@@ -246,7 +247,7 @@ def test_of_two_dense_algorithms_in_a_tie_the_first_of_the_table_wins():
 
 
 def test_the_first_of_the_table_wins_a_tie_of_sparse_algorithms():
-    slow_start = Network(latency=1.0, bandwidth=2.0**40)  # rounds alone count
+    slow_start = CostFigures(latency=1.0, bandwidth=2.0**40)  # rounds alone count
     one_round = [
         name
         for name, algorithm in ALGORITHMS.items()

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import torch
 
 import sparsewire as sw
-from sparsewire.convert import from_any
+from sparsewire.communicator.convert import from_any
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 
 

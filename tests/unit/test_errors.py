@@ -5,9 +5,11 @@ import inspect
 import pytest
 
 import sparsewire as sw
-from sparsewire import errors, wire
-from sparsewire.drivers import _base, handshake
-from sparsewire.wire import Abort, Envelope
+from sparsewire import errors
+from sparsewire.coding import frame as wire
+from sparsewire.coding.frame import Abort, Envelope
+from sparsewire.drivers import execution
+from sparsewire.drivers.tcp import handshake
 
 TREE = {
     "InputError": ("SparsewireError", "ValueError"),
@@ -44,7 +46,7 @@ def test_every_error_travels_as_itself(name):
     ("error", "arrives_as"),
     [
         (handshake.AuthenticationError("why"), sw.TransportError),
-        (_base.DeadlockError("why"), sw.SparsewireError),
+        (execution.DeadlockError("why"), sw.SparsewireError),
     ],
 )
 def test_error_that_the_others_do_not_know_travels_as_its_nearest_ancestor(error, arrives_as):

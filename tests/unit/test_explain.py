@@ -2,12 +2,13 @@
 
 import pytest
 
-from sparsewire.algorithms import ALGORITHMS, cheapest
-from sparsewire.calibration import Calibration
-from sparsewire.explain import render, table
-from sparsewire.model import Network, Shape
+from sparsewire.algorithms import ALGORITHMS
+from sparsewire.choosing.auto import cheapest
+from sparsewire.choosing.calibration import Calibration
+from sparsewire.choosing.explain import render, table
+from sparsewire.cost import CostFigures, Shape
 
-NETWORK = Network(2.0**-14, 2.0**27, 2.0**-15, 2.0**-28, 2.0**-30, 0.5, 2.0**-10)
+NETWORK = CostFigures(2.0**-14, 2.0**27, 2.0**-15, 2.0**-28, 2.0**-30, 0.5, 2.0**-10)
 SHAPES = [Shape(1, 100, 3), Shape(2, 0, 0), Shape(4, 2**20, 2**10), Shape(8, 2**24, 2**23)]
 
 

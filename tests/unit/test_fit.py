@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.choosing.fit import Sample, fit, predicted_over_measured
+from sparsewire.choosing.tune import STARTS
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import simulator
-from sparsewire.fit import Sample, fit, predicted_over_measured
-from sparsewire.model import Network, Shape
-from sparsewire.tune import STARTS
 from sparsewire.vector import SparseVector
 
-LIKE_A_CLUSTER = Network(2.0**-14, 2.0**27, 2.0**-15, 2.0**-27, 2.0**-29, 1.0, 2.0**-13)
-LIKE_SHARED_MEMORY = Network(2.0**-17, 2.0**31, 2.0**-16, 2.0**-28, 2.0**-31, 0.25, 2.0**-15)
+LIKE_A_CLUSTER = CostFigures(2.0**-14, 2.0**27, 2.0**-15, 2.0**-27, 2.0**-29, 1.0, 2.0**-13)
+LIKE_SHARED_MEMORY = CostFigures(2.0**-17, 2.0**31, 2.0**-16, 2.0**-28, 2.0**-31, 0.25, 2.0**-15)
 SHAPES = [
     Shape(4, 2**size, 2 ** (size - sparsity)) for size in (12, 16, 20, 22) for sparsity in (1, 3, 6, 10)
 ]

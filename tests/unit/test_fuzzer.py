@@ -6,7 +6,7 @@ import fuzz_wire_decode as fuzzer
 import numpy as np
 import pytest
 
-from sparsewire import wire
+from sparsewire.coding import frame as wire
 from sparsewire.vector import SparseVector
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsewire.drivers.handshake import AuthenticationError, accept, dial
+from sparsewire.drivers.tcp.handshake import AuthenticationError, accept, dial
 
 SECRET = b"the job's secret"
 

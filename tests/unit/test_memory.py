@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsewire import memory
+from sparsewire.kernels import memory
 
 LARGE = memory.SMALL_BYTES
 

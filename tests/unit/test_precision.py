@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from sparsewire.coding.values import PRECISIONS, QSGD, precision_of
 from sparsewire.errors import InputError
-from sparsewire.precision import PRECISIONS, QSGD, precision_of
 
 PLACE = (3, 1, 0)
 

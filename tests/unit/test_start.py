@@ -5,7 +5,7 @@ import socket
 import pytest
 
 import sparsewire as sw
-from sparsewire.launch import free_port
+from sparsewire.launch.local import free_port
 
 JOB = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SPARSEWIRE_SECRET")
 

@@ -185,7 +185,7 @@ def test_zero_is_what_has_no_magnitude():
 @given(NUMBERS, st.booleans(), st.integers(1, 9))
 def test_cut_pieces_are_even_and_concatenate_to_the_whole(numbers, dense, parts):
     vector = from_numbers(numbers, dense=dense)
-    pieces = vector.cut(parts)
+    pieces = vector.split_evenly(parts)
     assert len(pieces) == parts
     assert (pieces[0].start, pieces[-1].stop) == (0, len(numbers))
     assert all(a.stop == b.start for a, b in itertools.pairwise(pieces))
@@ -197,7 +197,7 @@ def test_cut_pieces_are_even_and_concatenate_to_the_whole(numbers, dense, parts)
 @given(NUMBERS, st.booleans(), st.data())
 def test_slice_of_a_piece_is_a_slice_of_the_vector(numbers, dense, data):
     bounds = data.draw(st.lists(st.integers(0, len(numbers)), min_size=4, max_size=4).map(sorted))
-    piece = from_numbers(numbers, dense=dense).slice(bounds[0], bounds[3]).slice(bounds[1], bounds[2])
+    piece = from_numbers(numbers, dense=dense).range(bounds[0], bounds[3]).range(bounds[1], bounds[2])
     assert (piece.start, piece.stop, piece.length) == (bounds[1], bounds[2], len(numbers))
     assert plain(piece) == numbers[bounds[1] : bounds[2]]
 
@@ -206,7 +206,7 @@ def test_slice_of_a_piece_is_a_slice_of_the_vector(numbers, dense, data):
 def test_concat_of_mixed_forms_takes_the_smaller_form(numbers, forms):
     pieces = [
         p.as_dense() if f else p.as_sparse()
-        for p, f in zip(from_numbers(numbers, "float32", dense=True).cut(5), forms, strict=True)
+        for p, f in zip(from_numbers(numbers, "float32", dense=True).split_evenly(5), forms, strict=True)
     ]
     whole = concat(pieces)
     assert plain(whole) == numbers
@@ -215,7 +215,7 @@ def test_concat_of_mixed_forms_takes_the_smaller_form(numbers, forms):
 
 
 def test_detached_piece_counts_from_zero():
-    piece = SparseVector(2**40, [5, 2**35, 2**35 + 3], np.arange(3.0)).slice(2**35, 2**35 + 10).detached()
+    piece = SparseVector(2**40, [5, 2**35, 2**35 + 3], np.arange(3.0)).range(2**35, 2**35 + 10).detached()
     assert (piece.length, piece.start, piece.stop) == (10, 0, 10)
     assert piece.indices.tolist() == [0, 3]
     assert piece.indices.dtype == np.uint32
@@ -223,7 +223,7 @@ def test_detached_piece_counts_from_zero():
 
 def test_pieces_are_views():
     vector = SparseVector(10, [1, 4, 8], np.arange(3.0))
-    assert all(np.shares_memory(p.values, vector.values) for p in vector.cut(3))
+    assert all(np.shares_memory(p.values, vector.values) for p in vector.split_evenly(3))
 
 
 # -- sums ----------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_range_sums_equal_the_sum_of_the_whole(vectors, forms, parts):
     """Growing room, ranges that turn dense and ranges that do not, in any order."""
     whole = [from_numbers(v, "float32", dense=f) for v, f in zip(vectors, forms, strict=False)]
     sums = RangeSums()
-    for pieces in zip(*(vector.cut(parts) for vector in whole), strict=True):
+    for pieces in zip(*(vector.split_evenly(parts) for vector in whole), strict=True):
         sums.add(pieces)
     assert plain(sums.concat()) == [sum(column) for column in zip(*vectors, strict=True)]
 
@@ -348,7 +348,7 @@ def test_range_sums_may_be_dense_in_one_range_only(dense_range):
     sparse = SparseVector(300, [1, 150, 299], np.ones(3, "float32"))
     full = SparseVector(300, range(100 * dense_range, 100 * dense_range + 100), np.ones(100, "float32"))
     sums = RangeSums()
-    for pieces in zip(sparse.cut(3), full.cut(3), strict=True):
+    for pieces in zip(sparse.split_evenly(3), full.split_evenly(3), strict=True):
         sums.add(pieces)
     assert plain(sums.concat()) == [a + b for a, b in zip(plain(sparse), plain(full), strict=True)]
 
@@ -356,7 +356,7 @@ def test_range_sums_may_be_dense_in_one_range_only(dense_range):
 def test_range_sums_are_joined_without_a_copy():
     even, odd = (SparseVector(1000, range(s, 1000, 20), np.ones(50, "float32")) for s in (0, 10))
     sums = RangeSums()
-    for pieces in zip(even.cut(5), odd.cut(5), strict=True):
+    for pieces in zip(even.split_evenly(5), odd.split_evenly(5), strict=True):
         sums.add(pieces)
     assert sums.concat().nnz == 100
     assert np.shares_memory(sums.concat().values, sums._values)
@@ -366,7 +366,7 @@ def test_range_sums_are_joined_without_a_copy():
 def test_range_sums_let_go_of_room_that_equal_supports_left_empty():
     vector = SparseVector(100_000, range(0, 100_000, 10), np.ones(10_000, "float32"))
     sums = RangeSums()
-    for piece in vector.cut(5):
+    for piece in vector.split_evenly(5):
         sums.add([piece] * 8)
     assert not np.shares_memory(sums.concat().values, sums._values)
 
@@ -381,4 +381,4 @@ def test_sums_do_not_write_to_their_arguments():
 def test_repr_shows_shape_and_not_the_numbers():
     vector = SparseVector(10, [1], np.ones(1))
     assert repr(vector) == "SparseVector(length=10, nnz=1, float64)"
-    assert repr(vector.slice(0, 5).as_dense()) == "SparseVector(length=10, range=[0, 5), dense, float64)"
+    assert repr(vector.range(0, 5).as_dense()) == "SparseVector(length=10, range=[0, 5), dense, float64)"

@@ -9,11 +9,12 @@ import reader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsewire import kernels, wire
-from sparsewire.precision import QSGD, HalfFloat
-from sparsewire.rounding import rounded
+from sparsewire import kernels
+from sparsewire.coding import frame as wire
+from sparsewire.coding.frame import Call, Envelope
+from sparsewire.coding.rounding import rounded
+from sparsewire.coding.values import QSGD, HalfFloat
 from sparsewire.vector import VALUE_DTYPES, SparseVector
-from sparsewire.wire import Call, Envelope
 from strategies import SPECIAL, floats, sparse_vectors
 
 COMMITTED = {path.stem: json.loads(path.read_text()) for path in make.FOLDER.glob("*.json")}
@@ -107,7 +108,7 @@ def pieces(draw):
     length = draw(st.integers(0, 40) | st.sampled_from([64, 65, 300]))
     piece = draw(sparse_vectors(length, dtype, elements))
     start = draw(st.integers(0, length))
-    piece = piece.slice(start, draw(st.integers(start, length)))
+    piece = piece.range(start, draw(st.integers(start, length)))
     if dtype in ("float32", "float64") and draw(st.booleans()):
         return rounded(piece, draw(PRECISIONS), (1, 2, 3))
     return piece

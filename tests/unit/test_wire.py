@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparsewire as sw
-from sparsewire import kernels, support, wire
+from sparsewire import kernels
+from sparsewire.coding import frame as wire
+from sparsewire.coding import indices as index_codes
+from sparsewire.coding.frame import Abort, Call, Envelope
+from sparsewire.coding.indices import BITMAP, COO, ELIAS_FANO, TILES
+from sparsewire.coding.rounding import rounded
+from sparsewire.coding.values import PRECISIONS, QSGD
 from sparsewire.errors import CollectiveTimeout, InputError, PeerLostError, WireError
-from sparsewire.precision import PRECISIONS, QSGD
-from sparsewire.rounding import rounded
-from sparsewire.support import BITMAP, COO, ELIAS_FANO, TILES
 from sparsewire.testing import same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
-from sparsewire.wire import Abort, Call, Envelope
 
 CALL = Call("allreduce", "split_allgather", "sum", "float32", 1000, 0)
 ENVELOPE = Envelope(7, CALL.pack())
@@ -29,7 +31,7 @@ def as_bytes(payload, envelope=ENVELOPE, price=0.0):
 
 def piece(dtype="float32", length=1000, *, dense=False, ranged=False):
     vector = SparseVector(length, [2, 30, 31, 500, 999], np.arange(-2, 3).astype(value_dtype(dtype)))
-    vector = vector.slice(30, 600) if ranged else vector
+    vector = vector.range(30, 600) if ranged else vector
     return vector.as_dense() if dense else vector
 
 
@@ -38,8 +40,8 @@ def coded(form, precision=None, dtype="float32", start=1000):
     offsets = {COO: [7], ELIAS_FANO: range(0, 3000, 50), BITMAP: range(0, 600, 2), TILES: range(1000, 1100)}
     stop = start + (600 if form == BITMAP else 9000)
     indices = np.array([start + offset for offset in offsets[form]])
-    vector = SparseVector(20_000, indices, np.linspace(-3, 5, len(indices)).astype(dtype)).slice(start, stop)
-    assert support.form(vector.indices, vector.start, vector.stop).code == form
+    vector = SparseVector(20_000, indices, np.linspace(-3, 5, len(indices)).astype(dtype)).range(start, stop)
+    assert index_codes.form(vector.indices, vector.start, vector.stop).code == form
     return rounded(vector, PRECISIONS[precision], (1, 2, 3)) if precision else vector
 
 
@@ -170,7 +172,7 @@ def test_a_call_reads_like_one():
 
 def test_one_frame_byte_for_byte():
     """If this fails the format has changed: raise VERSION and docs/wire-format.md with it."""
-    sent = SparseVector(10, [1, 4, 7], np.array([1.0, -2.0, 0.5], "float32")).slice(0, 8)
+    sent = SparseVector(10, [1, 4, 7], np.array([1.0, -2.0, 0.5], "float32")).range(0, 8)
     assert as_bytes(sent).hex() == GOLDEN
 
 
@@ -225,7 +227,7 @@ FRAMES = {
     "tiles": as_bytes(SparseVector(9000, range(500, 520), np.ones(20, "int64"))),
     "float16": as_bytes(coded(COO, "float16")),
     "qsgd4": as_bytes(rounded(piece(), QSGD(4, bucket=2), (0, 0, 0))),
-    "dense": as_bytes(piece("int32", dense=True).slice(0, 7)),
+    "dense": as_bytes(piece("int32", dense=True).range(0, 7)),
     "list": as_bytes([piece("float64"), SparseVector.empty(3)]),
     "abort": as_bytes(Abort(InputError("rank 0: no"))),
     "wide": as_bytes(piece("float16", 2**40, ranged=True)),
@@ -255,7 +257,7 @@ def padding_of(kind):
         precision, tiles, bucket = frame[at + 7], *struct.unpack_from("<II", frame, at + 96)
         sizes = []
         if form not in (wire.DENSE, wire.ABORT):
-            sizes = [support.nbytes(form, nnz, stop - start, 4 if length <= 2**32 else 8, tiles)]
+            sizes = [index_codes.nbytes(form, nnz, stop - start, 4 if length <= 2**32 else 8, tiles)]
         if precision:
             sizes += [2 * nnz if precision < 3 else 4 * -(-nnz // bucket) + -(-nnz // 2)]
         else:
@@ -333,7 +335,7 @@ def test_words_that_code_other_indices_are_refused():
     for form in (ELIAS_FANO, BITMAP, TILES):
         sent = coded(form)
         damaged = bytearray(as_bytes(sent))
-        size = support.form(sent.indices, sent.start, sent.stop).nbytes
+        size = index_codes.form(sent.indices, sent.start, sent.stop).nbytes
         damaged[wire.HEADER_BYTES + size - 8] ^= 1
         words = np.frombuffer(damaged, np.uint8)[wire.HEADER_BYTES :]
         checksum = kernels.checksum(words[size:], kernels.checksum(words[:size].copy()))

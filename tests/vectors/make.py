@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsewire import wire
+from sparsewire.coding import frame as wire
+from sparsewire.coding.frame import Abort, Call, Envelope
+from sparsewire.coding.rounding import rounded
+from sparsewire.coding.values import QSGD, HalfFloat
 from sparsewire.errors import PeerLostError
-from sparsewire.precision import QSGD, HalfFloat
-from sparsewire.rounding import rounded
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
-from sparsewire.wire import Abort, Call, Envelope
 
 FOLDER = Path(__file__).parent
 CALL = Call("allreduce", "split_allgather", "sum", "float32", 1000, 0, "qsgd4")
@@ -32,7 +32,7 @@ def sparse(indices, length, start=0, stop=None, values=None, dtype="float32"):
     if values is None:
         values = [(-1) ** j * (j + 1) for j in range(len(indices))]
     vector = SparseVector(length, indices, np.array(values).astype(value_dtype(dtype)))
-    return vector.slice(start, length if stop is None else stop)
+    return vector.range(start, length if stop is None else stop)
 
 
 def dense(values, dtype="float32"):
@@ -51,7 +51,7 @@ VECTORS = {
     "no_entries": ("coo", sparse([], 1000, 10, 20)),
     "nothing_at_all": ("coo", SparseVector.empty(0)),
     **{f"dense_{dtype}": ("dense", dense([0, 1, -2, 100, -128], dtype)) for dtype in VALUE_DTYPES},
-    "dense_piece": ("dense", dense(range(20)).slice(7, 12)),
+    "dense_piece": ("dense", dense(range(20)).range(7, 12)),
     "dense_awkward_values": ("dense", dense(AWKWARD)),
     "elias_fano": ("elias_fano", sparse([100, 103, 250, 251, 600, 898, 899], 1000, 100, 900)),
     "elias_fano_low_bits_across_words": ("elias_fano", sparse((j * j + j for j in range(60)), 3600)),

@@ -1,6 +1,5 @@
 """Collective algorithms as scripts without I/O: one file each, its cost beside it."""
 
-from sparsewire.algorithms.auto import auto, cheapest
 from sparsewire.algorithms.ok_topk import Regions, TopkSum
 from sparsewire.algorithms.omnireduce import OmniReduce
 from sparsewire.algorithms.table import ALGORITHMS, TOPK_ALGORITHMS, Algorithm, TopkAlgorithm, suited
@@ -13,7 +12,5 @@ __all__ = [
     "Regions",
     "TopkAlgorithm",
     "TopkSum",
-    "auto",
-    "cheapest",
     "suited",
 ]

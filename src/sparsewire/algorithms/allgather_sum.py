@@ -12,11 +12,12 @@ Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import in_rank_order, others, segment_count
-from sparsewire.model import NOTHING, Cost, Network, Shape
-from sparsewire.rounding import EXACT, Exact
+from sparsewire.algorithms.patterns import in_rank_order, others, segment_count
+from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, RangeSums, Reduction, SparseVector
+from sparsewire.work import NOTHING
 
 __all__ = ["allgather_sum", "cost"]
 
@@ -32,7 +33,7 @@ def allgather_sum(
     rounding: Exact = EXACT,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> Steps[SparseVector]:
-    segments = vec.cut(segment_count(vec.nbytes, segment_bytes, vec.length))
+    segments = vec.split_evenly(segment_count(vec.nbytes, segment_bytes, vec.length))
     mine = [rounding.contribution(segment) for segment in segments]
     peers = others(rank, size)
     received = yield [Send(p, segment) for segment in mine for p in peers] + [Recv(p) for p in peers]
@@ -43,7 +44,7 @@ def allgather_sum(
     start = 0
     while True:
         stop = min(segment.stop for segment in latest)
-        sums.add([segment.slice(start, stop) for segment in latest])
+        sums.add([segment.range(start, stop) for segment in latest])
         if stop == vec.length:
             return sums.concat()
         behind = [p for p in peers if latest[p].stop == stop]
@@ -54,19 +55,19 @@ def allgather_sum(
         start = stop
 
 
-def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
+def cost(figures: CostFigures, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
     if shape.size == 1:
-        return network.cost([])
+        return figures.cost([])
     others, union = shape.size - 1, shape.union(shape.size)
     count = segment_count(shape.stored_bytes(shape.nnz, shape.length), segment_bytes, shape.length)
     segment = shape.frame_bytes(shape.nnz / count, shape.length / count)
     adding = shape.merging([shape.nnz / count] * shape.size, union / count, shape.length / count)
     # Sums of entries are written one behind the other; those that were formed densely have to be joined.
     joining = shape.joining(union, shape.length) if adding.values and count > 1 else NOTHING
-    transfer = network.seconds(others * count, others * count * segment)
-    seconds = network.pipelined(transfer, count * network.computing(adding), count)
+    transfer = figures.seconds(others * count, others * count * segment)
+    seconds = figures.pipelined(transfer, count * figures.computing(adding), count)
     return Cost(
-        seconds=network.latency + seconds + network.computing(joining),
+        seconds=figures.latency + seconds + figures.computing(joining),
         rounds=count,
         messages=others * count,
         bytes_sent=others * count * segment,

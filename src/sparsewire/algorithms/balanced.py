@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsewire import work
-from sparsewire.algorithms._patterns import allgather, alltoall
+from sparsewire.algorithms.patterns import allgather, alltoall
 from sparsewire.algorithms.split_allgather import owner_rounds
-from sparsewire.model import HEADER_BYTES, Cost, Network, Round, Shape
-from sparsewire.rounding import EXACT, Exact
+from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 from sparsewire.work import Work
@@ -46,7 +46,7 @@ def balanced(
     reports = yield from allgather(rank, size, SparseVector.from_dense(report(vec)))
     cuts, owners = balanced_ranges([piece.values for piece in reports], vec.length)
     shares: list[list[SparseVector]] = [[] for _ in range(size)]
-    for piece, owner in zip(vec.split(cuts), owners, strict=True):
+    for piece, owner in zip(vec.split_at(cuts), owners, strict=True):
         shares[owner].append(rounding.contribution(piece))
     incoming = yield from alltoall(rank, size, shares)
     mine = [rounding.owned(op.merge(pieces)) for pieces in zip(*incoming, strict=True)]
@@ -136,13 +136,13 @@ def entries_at(borders: Integers, told: Integers) -> Floats:
     return below
 
 
-def cost(network: Network, shape: Shape) -> Cost:
+def cost(figures: CostFigures, shape: Shape) -> Cost:
     others, numbers = shape.size - 1, QUANTILES + 2
     if not others:
-        return network.cost([], Work(entries=_dealing(1)))
+        return figures.cost([], Work(entries=_dealing(1)))
     dealing = Work(entries=_dealing(shape.size))
-    reporting = Round(others, others * (HEADER_BYTES + 8 * numbers), work=dealing)
-    return network.cost([reporting, *owner_rounds(shape, skew=1.0)])
+    reporting = RoundCost(others, others * (HEADER_BYTES + 8 * numbers), work=dealing)
+    return figures.cost([reporting, *owner_rounds(shape, skew=1.0)])
 
 
 def _dealing(size: int) -> int:

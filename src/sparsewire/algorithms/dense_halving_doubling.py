@@ -15,8 +15,8 @@ MPICH, IJHPCA 2005.
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import doublings, folded, folded_rounds
-from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
+from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 from sparsewire.work import Work
@@ -42,11 +42,11 @@ def halve_and_double(
     """
     distances = list(doublings(len(ranks)))
     for distance in doublings(group):
-        vec = vec.cut(2)[bool(position & distance)]
+        vec = vec.split_evenly(2)[bool(position & distance)]
     vec = vec.as_dense()
     for distance in distances[len(list(doublings(group))) :]:
         partner = position ^ distance
-        keep, give = vec.cut(2) if position < partner else reversed(vec.cut(2))
+        keep, give = vec.split_evenly(2) if position < partner else reversed(vec.split_evenly(2))
         [got] = yield [Send(ranks[partner], give), Recv(ranks[partner])]
         vec = op.dense([keep, got] if position < partner else [got, keep])
     for distance in reversed(distances):
@@ -56,16 +56,16 @@ def halve_and_double(
     return vec
 
 
-def cost(network: Network, shape: Shape) -> Cost:
+def cost(figures: CostFigures, shape: Shape) -> Cost:
     core = 1 << (shape.size.bit_length() - 1)
     whole = shape.dense_frame_bytes(shape.length)
     adding = Work(values=2 * shape.length)
     rounds = folded_rounds(shape.size, halving_doubling_rounds(shape, core), whole, adding, whole)
-    return network.cost(rounds, shape.spreading(shape.nnz, shape.length))
+    return figures.cost(rounds, shape.spreading(shape.nnz, shape.length))
 
 
-def halving_doubling_rounds(shape: Shape, core: int, group: int = 1) -> list[Round]:
+def halving_doubling_rounds(shape: Shape, core: int, group: int = 1) -> list[RoundCost]:
     # Halving ends with, and doubling starts from, 1/core of the vector; both write twice what is swapped.
     spans = [distance * shape.length / core for distance in doublings(core)]
-    doubling = [Round(1, shape.dense_frame_bytes(span), work=Work(values=2 * span)) for span in spans]
+    doubling = [RoundCost(1, shape.dense_frame_bytes(span), work=Work(values=2 * span)) for span in spans]
     return doubling[: len(spans) - len(list(doublings(group)))][::-1] + doubling

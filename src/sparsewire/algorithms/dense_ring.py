@@ -12,8 +12,8 @@ Described in: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import ring, segment_count
-from sparsewire.model import Cost, Network, Shape
+from sparsewire.algorithms.patterns import ring, segment_count
+from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 from sparsewire.work import Work
@@ -28,29 +28,29 @@ def dense_ring(
     rank: int, size: int, vec: SparseVector, op: Reduction = SUM, segment_bytes: int = SEGMENT_BYTES
 ) -> Steps[SparseVector]:
     count = segment_count(vec.length / size * vec.dtype.itemsize, segment_bytes, vec.length)
-    pieces = [piece.cut(count) for piece in vec.as_dense().cut(size)]
+    pieces = [piece.split_evenly(count) for piece in vec.as_dense().split_evenly(size)]
     return concat((yield from ring(rank, size, pieces, op.dense)))
 
 
-def cost(network: Network, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
-    spreading = network.computing(shape.spreading(shape.nnz, shape.length))
+def cost(figures: CostFigures, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:
+    spreading = figures.computing(shape.spreading(shape.nnz, shape.length))
     if shape.size == 1:
         return Cost(spreading, 0, 0, 0)
     span, steps = shape.length / shape.size, shape.size - 1
     count = segment_count(span * shape.value_bytes, segment_bytes, shape.length)
     segment_bytes = shape.dense_frame_bytes(span / count)
-    moving = network.seconds(1, segment_bytes)
-    adding = network.computing(Work(values=2 * span / count))
+    moving = figures.seconds(1, segment_bytes)
+    adding = figures.computing(Work(values=2 * span / count))
     # A step begins when its first segment has come, and its sender is through with the step before.  The sums
     # of a step take as long as the slower of moving and adding, and the other only for one segment.
-    first = network.latency + moving + adding
+    first = figures.latency + moving + adding
     if adding <= moving:
         summing = steps * max(first, count * moving) + count * moving
     else:
         summing = first + (steps - 1) * max(first, count * adding) + (count - 1) * adding + moving
-    passing_on = (steps - 1) * max(network.latency + moving, count * moving) + network.latency
-    exposed = network.exposed(steps * count * min(moving, adding), count)
-    joining = network.computing(Work(values=shape.length))
+    passing_on = (steps - 1) * max(figures.latency + moving, count * moving) + figures.latency
+    exposed = figures.exposed(steps * count * min(moving, adding), count)
+    joining = figures.computing(Work(values=shape.length))
     return Cost(
         seconds=spreading + summing + passing_on + exposed + joining,
         rounds=2 * steps * count,

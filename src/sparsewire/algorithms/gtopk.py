@@ -12,10 +12,10 @@ networks, ICDCS'19.  There an entry that one half dropped and the other did not 
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import doublings
 from sparsewire.algorithms.ok_topk import Regions, TopkSum
+from sparsewire.algorithms.patterns import doublings
 from sparsewire.algorithms.tree import broadcast
-from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, SparseVector
 from sparsewire.work import Work
@@ -45,10 +45,10 @@ def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | No
     return TopkSum(total, SUM.merge(dropped).as_sparse())
 
 
-def cost(network: Network, shape: Shape) -> Cost:
+def cost(figures: CostFigures, shape: Shape) -> Cost:
     """Of the root, which hears from and tells one rank in every round."""
     frame = shape.frame_bytes(shape.nnz, shape.length)
     adding = Work(entries=3 * shape.nnz, values=4 * shape.nnz)
-    up = [Round(0, 0, (1, frame), adding) for _ in doublings(shape.size)]
-    down = [Round(1, frame, (0, 0)) for _ in doublings(shape.size)]
-    return network.cost([*up, *down])
+    up = [RoundCost(0, 0, (1, frame), adding) for _ in doublings(shape.size)]
+    down = [RoundCost(1, frame, (0, 0)) for _ in doublings(shape.size)]
+    return figures.cost([*up, *down])

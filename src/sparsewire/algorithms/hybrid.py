@@ -14,14 +14,14 @@ After: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import folded
-from sparsewire.algorithms.agreement import largest, largest_rounds
 from sparsewire.algorithms.dense_halving_doubling import halve_and_double, halving_doubling_rounds
+from sparsewire.algorithms.largest import largest, largest_rounds
+from sparsewire.algorithms.patterns import folded
 from sparsewire.algorithms.recursive_doubling import double, doubling_rounds, taking_in
-from sparsewire.model import NOTHING, Cost, Network, Shape
+from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector
-from sparsewire.work import Work
+from sparsewire.work import NOTHING, Work
 
 __all__ = ["cost", "hybrid", "sparse_rounds"]
 
@@ -57,7 +57,7 @@ def sparse_rounds(shape: Shape) -> int:
     return best
 
 
-def cost(network: Network, shape: Shape) -> Cost:
+def cost(figures: CostFigures, shape: Shape) -> Cost:
     core, group = 1 << (shape.size.bit_length() - 1), 1 << sparse_rounds(shape)
     rounds, spreading = doubling_rounds(shape, group), NOTHING
     if group < core:
@@ -67,4 +67,4 @@ def cost(network: Network, shape: Shape) -> Cost:
         scans = 1 if shape.is_dense(shape.union(shape.size), shape.length) else 2
         scanning = Work(values=rounds[-1].work.values + scans * shape.length)
         rounds[-1] = rounds[-1]._replace(work=scanning)
-    return network.cost(largest_rounds(shape.size, 1) + taking_in(shape, rounds), spreading)
+    return figures.cost(largest_rounds(shape.size, 1) + taking_in(shape, rounds), spreading)

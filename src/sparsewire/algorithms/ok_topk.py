@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsewire import work
-from sparsewire.algorithms._patterns import allgather, alltoall, others
 from sparsewire.algorithms.balanced import Integers, entries_at, report
+from sparsewire.algorithms.patterns import allgather, alltoall, others
 from sparsewire.algorithms.quotas import Ladder, Owner, quotas
-from sparsewire.model import HEADER_BYTES, Cost, Network, Round, Shape
+from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, SparseVector, concat
 from sparsewire.work import Work
@@ -74,7 +74,7 @@ def ok_topk(
     if regions is None or regions.age >= TAU:
         reports = yield from allgather(rank, size, _compact(report(chosen), vec.length))
         regions = Regions(region_cuts([piece.values.astype(np.int64) for piece in reports], vec.length))
-    shares = _within_limits(chosen.split(regions.cuts), rank, k)
+    shares = _within_limits(chosen.split_at(regions.cuts), rank, k)
     sent = chosen if sum(share.nnz for share in shares) == chosen.nnz else concat(shares)
     received = yield from alltoall(rank, size, shares)
     sums = SUM.merge(received).as_sparse()
@@ -171,7 +171,7 @@ def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) ->
         return int(first - have[holder]), int(max(first, last) - have[holder])
 
     peers = others(rank, size)
-    parts = {peer: mine.between(*overlap(rank, peer)) for peer in range(size)}
+    parts = {peer: mine.entries_between(*overlap(rank, peer)) for peer in range(size)}
     holders = [peer for peer in peers if np.diff(overlap(peer, rank))]
     sends = [Send(peer, parts[peer]) for peer in peers if parts[peer].nnz]
     received = yield [*sends, *(Recv(peer) for peer in holders)]
@@ -179,20 +179,20 @@ def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) ->
     return concat([piece for _, piece in sorted(by_holder.items()) if piece.nnz] or [parts[rank]])
 
 
-def cost(network: Network, shape: Shape) -> Cost:
+def cost(figures: CostFigures, shape: Shape) -> Cost:
     """Of a call that reuses its regions, in which no owner has far more than its share."""
     size, k = shape.size, shape.nnz
     if size == 1:
-        return network.cost([])
+        return figures.cost([])
     span, peers = shape.length / size, size - 1
     piece = peers * shape.frame_bytes(k / size, span)
     adding = Work(entries=k, values=2 * k)
     rungs = (4 * size).bit_length() + 1
     telling = peers * (HEADER_BYTES + 8 * (rungs + 2))
-    return network.cost(
+    return figures.cost(
         [
-            Round(peers, piece, work=adding),
-            Round(peers, telling),
-            Round(peers, piece, work=Work(entries=k, values=k)),
+            RoundCost(peers, piece, work=adding),
+            RoundCost(peers, telling),
+            RoundCost(peers, piece, work=Work(entries=k, values=k)),
         ]
     )

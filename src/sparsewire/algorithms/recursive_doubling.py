@@ -12,8 +12,8 @@ Paper: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import doublings, folded, folded_rounds
-from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
+from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, Reduction, SparseVector
 
@@ -38,12 +38,12 @@ def double(
     return vec
 
 
-def cost(network: Network, shape: Shape) -> Cost:
+def cost(figures: CostFigures, shape: Shape) -> Cost:
     core = 1 << (shape.size.bit_length() - 1)
-    return network.cost(taking_in(shape, doubling_rounds(shape, core)))
+    return figures.cost(taking_in(shape, doubling_rounds(shape, core)))
 
 
-def doubling_rounds(shape: Shape, group: int) -> list[Round]:
+def doubling_rounds(shape: Shape, group: int) -> list[RoundCost]:
     core = 1 << (shape.size.bit_length() - 1)
     surplus = shape.size - core  # the first so many vectors stand for two ranks when the doubling starts
     rounds = []
@@ -51,11 +51,11 @@ def doubling_rounds(shape: Shape, group: int) -> list[Round]:
         ranks = [distance + max(0, min(distance, surplus - begin)) for begin in (0, distance)]
         mine, theirs = map(shape.union, ranks)
         adding = shape.merging([mine, theirs], shape.union(sum(ranks)), shape.length)
-        rounds.append(Round(1, shape.frame_bytes(mine, shape.length), work=adding))
+        rounds.append(RoundCost(1, shape.frame_bytes(mine, shape.length), work=adding))
     return rounds
 
 
-def taking_in(shape: Shape, core: list[Round]) -> list[Round]:
+def taking_in(shape: Shape, core: list[RoundCost]) -> list[RoundCost]:
     """The rounds of a rank that adds a neighbour's entries to its own, if there is one."""
     frame, whole = (shape.frame_bytes(shape.union(ranks), shape.length) for ranks in (1, shape.size))
     adding = shape.merging([shape.nnz, shape.nnz], shape.union(2), shape.length)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 
-from sparsewire.algorithms._patterns import ring
-from sparsewire.model import Cost, Network, Round, Shape
+from sparsewire.algorithms.patterns import ring
+from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 
@@ -24,26 +24,26 @@ __all__ = ["cost", "sparse_ring"]
 
 
 def sparse_ring(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
-    pieces = [[piece] for piece in vec.cut(size)]
+    pieces = [[piece] for piece in vec.split_evenly(size)]
     return concat((yield from ring(rank, size, pieces, op.merge)))
 
 
-def cost(network: Network, shape: Shape) -> Cost:
+def cost(figures: CostFigures, shape: Shape) -> Cost:
     if shape.size == 1:
-        return network.cost([])
+        return figures.cost([])
     # Everybody waits for the fullest range, and everybody passes on all ranges but one.
-    slowest = network.cost(_rounds(shape, shape.skew))
-    return slowest._replace(bytes_sent=network.cost(_rounds(shape, 1.0)).bytes_sent)
+    slowest = figures.cost(_rounds(shape, shape.skew))
+    return slowest._replace(bytes_sent=figures.cost(_rounds(shape, 1.0)).bytes_sent)
 
 
-def _rounds(shape: Shape, skew: float) -> list[Round]:
+def _rounds(shape: Shape, skew: float) -> list[RoundCost]:
     """What happens to a range that has ``skew`` times its share, or as much as fits."""
     size, span = shape.size, shape.length / shape.size
     partial = [min(skew * shape.union(ranks) / size, span) for ranks in range(1, size + 1)]
     rounds = [
-        Round(1, shape.frame_bytes(before, span), work=shape.merging([before, partial[0]], after, span))
+        RoundCost(1, shape.frame_bytes(before, span), work=shape.merging([before, partial[0]], after, span))
         for before, after in itertools.pairwise(partial)
     ]
-    rounds += [Round(1, shape.frame_bytes(partial[-1], span))] * (size - 1)
+    rounds += [RoundCost(1, shape.frame_bytes(partial[-1], span))] * (size - 1)
     rounds[-1] = rounds[-1]._replace(work=shape.joining(shape.union(size), shape.length))
     return rounds

@@ -14,9 +14,9 @@ Paper: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import allgather, alltoall
-from sparsewire.model import Cost, Network, Round, Shape
-from sparsewire.rounding import EXACT, Exact
+from sparsewire.algorithms.patterns import allgather, alltoall
+from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SUM, Reduction, SparseVector, concat
 
@@ -34,15 +34,15 @@ def split_reduce(
     rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
 ) -> Steps[SparseVector]:
     """The sum of range ``rank``: the first half of split-allgather, and all of a reduce-scatter."""
-    shares = [rounding.contribution(share) for share in vec.cut(size)]
+    shares = [rounding.contribution(share) for share in vec.split_evenly(size)]
     return op.merge((yield from alltoall(rank, size, shares)))
 
 
-def cost(network: Network, shape: Shape) -> Cost:
-    return network.cost(owner_rounds(shape, shape.skew))
+def cost(figures: CostFigures, shape: Shape) -> Cost:
+    return figures.cost(owner_rounds(shape, shape.skew))
 
 
-def owner_rounds(shape: Shape, skew: float) -> list[Round]:
+def owner_rounds(shape: Shape, skew: float) -> list[RoundCost]:
     """The two rounds of an owner that has ``skew`` times its share, or as much as fits its range."""
     size, span = shape.size, shape.length / shape.size
     if size == 1:
@@ -55,6 +55,6 @@ def owner_rounds(shape: Shape, skew: float) -> list[Round]:
     )
     adding = shape.merging([fullest] * size, owned, span)
     return [
-        Round(size - 1, sent, (size - 1, received), adding),
-        Round(size - 1, told, work=shape.joining(union, shape.length)),
+        RoundCost(size - 1, sent, (size - 1, received), adding),
+        RoundCost(size - 1, told, work=shape.joining(union, shape.length)),
     ]

@@ -18,7 +18,7 @@ from sparsewire.algorithms import (
     sparse_ring,
     split_allgather,
 )
-from sparsewire.model import Cost, Network, Shape
+from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
 
@@ -30,21 +30,23 @@ class Algorithm:
     """A row of the table."""
 
     run: Callable[..., Steps[SparseVector]]  # (rank, size, vector, op=SUM)
-    cost: Callable[[Network, Shape], Cost]
+    cost: Callable[[CostFigures, Shape], Cost]
     dense: bool = False  # does not look at zeros: a baseline
-    rounds: bool = False  # takes a ``rounding`` as well: sums are made in one place only
-    ordered: bool = False  # adds up in rank order: the same bits as others that do
+    supports_precision: bool = False  # takes a ``rounding`` as well: sums are made in one place only
+    in_rank_order: bool = False  # adds up in rank order: the same bits as others that do
 
 
 # In order of preference: where the predicted costs are equal, `auto` takes the first.
 ALGORITHMS: dict[str, Algorithm] = {
     "recursive_doubling": Algorithm(recursive_doubling.recursive_doubling, recursive_doubling.cost),
-    "allgather_sum": Algorithm(allgather_sum.allgather_sum, allgather_sum.cost, rounds=True, ordered=True),
-    "split_allgather": Algorithm(
-        split_allgather.split_allgather, split_allgather.cost, rounds=True, ordered=True
+    "allgather_sum": Algorithm(
+        allgather_sum.allgather_sum, allgather_sum.cost, supports_precision=True, in_rank_order=True
     ),
-    "balanced": Algorithm(balanced.balanced, balanced.cost, rounds=True, ordered=True),
-    "omnireduce": Algorithm(omnireduce.omnireduce, omnireduce.cost, ordered=True),
+    "split_allgather": Algorithm(
+        split_allgather.split_allgather, split_allgather.cost, supports_precision=True, in_rank_order=True
+    ),
+    "balanced": Algorithm(balanced.balanced, balanced.cost, supports_precision=True, in_rank_order=True),
+    "omnireduce": Algorithm(omnireduce.omnireduce, omnireduce.cost, in_rank_order=True),
     "sparse_ring": Algorithm(sparse_ring.sparse_ring, sparse_ring.cost),
     "hybrid": Algorithm(hybrid.hybrid, hybrid.cost),
     "dense_ring": Algorithm(dense_ring.dense_ring, dense_ring.cost, dense=True),
@@ -59,7 +61,7 @@ class TopkAlgorithm:
     """A row of the second table: the largest entries of the sum, and what is left."""
 
     run: Callable[..., Steps[ok_topk.TopkSum]]  # (rank, size, vector, k, regions=None)
-    cost: Callable[[Network, Shape], Cost]  # with k as the shape's nnz
+    cost: Callable[[CostFigures, Shape], Cost]  # with k as the shape's nnz
 
 
 TOPK_ALGORITHMS: dict[str, TopkAlgorithm] = {
@@ -73,5 +75,6 @@ def suited(shape: Shape) -> dict[str, Algorithm]:
     return {
         name: row
         for name, row in ALGORITHMS.items()
-        if (row.rounds or shape.precision is None) and (row.ordered or not shape.ordered)
+        if (row.supports_precision or shape.precision is None)
+        and (row.in_rank_order or not shape.in_rank_order)
     }

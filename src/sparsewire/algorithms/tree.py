@@ -8,7 +8,7 @@ Described in: Thakur, Rabenseifner and Gropp, IJHPCA 2005; Hensgen, Finkel and M
 
 from __future__ import annotations
 
-from sparsewire.algorithms._patterns import doublings
+from sparsewire.algorithms.patterns import doublings
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SUM, Reduction, SparseVector
 

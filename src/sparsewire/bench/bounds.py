@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsewire.bench.cases import Case, Values, make_input
-from sparsewire.precision import PRECISIONS
+from sparsewire.coding.values import PRECISIONS
 
 __all__ = ["Bounds"]
 

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsewire import SparseVector
-from sparsewire.agreement import gather
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.cases import Case, Values, make_input
 from sparsewire.bench.peers import PEERS
@@ -34,15 +32,16 @@ from sparsewire.bench.variants import (
     script_options,
     takes_blocks,
 )
+from sparsewire.coding.rounding import Rounding
+from sparsewire.coding.values import PRECISIONS, precision_of
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.agreement import gather
 from sparsewire.drivers import local
-from sparsewire.drivers._base import Traffic
+from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
-from sparsewire.precision import PRECISIONS, precision_of
-from sparsewire.rounding import Rounding
 from sparsewire.steps import Steps
 from sparsewire.sync import METHODS
-from sparsewire.vector import SUM, value_dtype
+from sparsewire.vector import SUM, SparseVector, value_dtype
 
 __all__ = [
     "LOSSLESS",
@@ -97,7 +96,7 @@ def _reason_to_skip(entrant: Entrant, driver: str) -> str | None:
         return "nothing travels with --driver local, so that it would be the same as exact"
     if precision == "coo" and algorithm == DEDICATED:
         return "a group that does not code has no dedicated aggregators"
-    if precision in LOSSLESS or algorithm == "auto" or ALGORITHMS[in_table(algorithm)].rounds:
+    if precision in LOSSLESS or algorithm == "auto" or ALGORITHMS[in_table(algorithm)].supports_precision:
         return None
     return "it adds up in many places, and would round in each"
 

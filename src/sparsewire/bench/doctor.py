@@ -10,8 +10,8 @@ from rich.table import Table
 
 from sparsewire import kernels
 from sparsewire.bench.report import environment
-from sparsewire.launch_mpi import MpiMissingError, find_mpiexec, mpi_version
-from sparsewire.network import EmulationError, emulated_network
+from sparsewire.launch.emulation import EmulationError, emulated_network
+from sparsewire.launch.mpi import MpiMissingError, find_mpiexec, mpi_version
 
 __all__ = ["print_doctor"]
 

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from sparsewire import wire
 from sparsewire.bench.cases import Case
 from sparsewire.bench.contenders import LOSSLESS, input_vector, takes_dense
 from sparsewire.bench.rows import PEER_NAMES, Row
 from sparsewire.bench.variants import takes_blocks
-from sparsewire.precision import precision_of
-from sparsewire.rounding import rounded
+from sparsewire.coding import frame as wire
+from sparsewire.coding.rounding import rounded
+from sparsewire.coding.values import precision_of
 from sparsewire.vector import SparseVector, index_dtype
 
 __all__ = ["Frame", "measure_frame", "with_frames"]

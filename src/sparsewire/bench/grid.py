@@ -18,7 +18,7 @@ from sparsewire.bench.rows import slowest_rank
 from sparsewire.bench.session import Tell, run_ranks, timeout_s
 from sparsewire.bench.worker import Plan
 from sparsewire.errors import InputError
-from sparsewire.network import parse_rate
+from sparsewire.launch.emulation import parse_rate
 
 __all__ = [
     "Cell",

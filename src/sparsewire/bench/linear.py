@@ -18,13 +18,14 @@ import numpy as np
 
 import sparsewire as sw
 from sparsewire import kernels
-from sparsewire.agreement import gather
 from sparsewire.bench.linear_plan import DENSE, LinearPlan, LinearRecord
 from sparsewire.bench.memory import peak_growth
 from sparsewire.bench.peers import PEERS, allreduce_in_place
 from sparsewire.bench.worker import gloo_group, teller
+from sparsewire.communicator.agreement import gather
 from sparsewire.errors import InputError
-from sparsewire.events import say
+from sparsewire.launch.emulation import interface_bytes
+from sparsewire.launch.events import say
 from sparsewire.linear.exchange import LOSSY, Exact, Exchange, Lossy
 from sparsewire.linear.generate import url_like, webspam_like
 from sparsewire.linear.libsvm import load_libsvm
@@ -33,7 +34,6 @@ from sparsewire.linear.problem import Array, Coefficients, Problem
 from sparsewire.linear.scoring import in_portions
 from sparsewire.linear.sgd import SGD, Options
 from sparsewire.linear.training import mean_loss, over_ranks
-from sparsewire.network import interface_bytes
 from sparsewire.vector import SparseVector
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparsewire.bench.linear import ALPHA, data_facts, judge, load_problem
 from sparsewire.bench.linear_plan import SKLEARN_LBFGS, SKLEARN_SGD, LinearPlan, LinearRecord
-from sparsewire.events import say
+from sparsewire.launch.events import say
 from sparsewire.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE
 from sparsewire.linear.problem import Coefficients, Problem
 

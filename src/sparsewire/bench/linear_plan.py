@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sparsewire.events import Argument
+from sparsewire.launch.events import JobSpec
 
 __all__ = [
     "DATA",
@@ -28,7 +28,7 @@ SPARK_SGD, SPARK_LBFGS = "spark-sgd", "spark-lbfgs"
 
 
 @dataclass(frozen=True)
-class LinearPlan(Argument):
+class LinearPlan(JobSpec):
     """What all ranks do, as one command-line argument."""
 
     worker: ClassVar[str] = "sparsewire.bench.linear"

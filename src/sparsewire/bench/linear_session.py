@@ -33,9 +33,9 @@ from sparsewire.bench.peers import reason_to_skip
 from sparsewire.bench.session import Tell, run_ranks
 from sparsewire.compress.schedule import checked_density
 from sparsewire.errors import InputError
+from sparsewire.launch.emulation import parse_rate
 from sparsewire.linear.exchange import EXACT, LOSSY
 from sparsewire.linear.losses import LOGISTIC
-from sparsewire.network import parse_rate
 
 __all__ = ["choose_contenders", "run_linear", "run_linear_memory"]
 

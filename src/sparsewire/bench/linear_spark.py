@@ -27,7 +27,7 @@ import numpy as np
 from sparsewire.bench.linear import ALPHA, load_problem
 from sparsewire.bench.linear_alone import make_record, seconds_per_iteration, tell_found
 from sparsewire.bench.linear_plan import SPARK_LBFGS, SPARK_SGD, LinearPlan, LinearRecord
-from sparsewire.events import say
+from sparsewire.launch.events import say
 from sparsewire.linear.problem import Problem
 
 __all__ = ["main", "reason_to_skip_spark"]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sparsewire import SparseVector
 from sparsewire.bench.cases import Case, count_wrong, exact_sum
 from sparsewire.bench.contenders import input_vector
 from sparsewire.communicator import Communicator
+from sparsewire.vector import SparseVector
 
 __all__ = ["measure_allreduce", "peak_growth"]
 

@@ -12,7 +12,7 @@ from sparsewire.bench.cases import Case
 from sparsewire.bench.peers import PEERS
 from sparsewire.bench.touched import Touched
 from sparsewire.bench.variants import DEDICATED, takes_blocks
-from sparsewire.precision import PRECISIONS
+from sparsewire.coding.values import PRECISIONS
 
 __all__ = [
     "ENOUGH_SELECTED",

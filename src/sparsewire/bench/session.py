@@ -29,12 +29,12 @@ from sparsewire.bench.step import DENSE
 from sparsewire.bench.timing import measure
 from sparsewire.bench.train import TrainPlan
 from sparsewire.bench.worker import Plan
+from sparsewire.cost import CostFigures
 from sparsewire.errors import InputError, SparsewireError
-from sparsewire.events import Ears
-from sparsewire.job import run_job
-from sparsewire.launch import free_port
-from sparsewire.model import Network
-from sparsewire.network import parse_rate
+from sparsewire.launch.emulation import parse_rate
+from sparsewire.launch.events import EventReader
+from sparsewire.launch.job import run_job
+from sparsewire.launch.local import free_port
 
 __all__ = [
     "BenchmarkError",
@@ -134,7 +134,7 @@ def _result(
         bits_per_second=rate,
         aggregators=options.aggregators,
     )
-    return Result(with_frames(rows, case, Network(**event["figures"]).index_price), skipped)
+    return Result(with_frames(rows, case, CostFigures(**event["figures"]).index_price), skipped)
 
 
 def run_memory(case: Case, algorithms: Sequence[str], tell: Tell) -> list[MemoryRow]:
@@ -222,12 +222,12 @@ def run_ranks(
         else:
             tell(event["done"], event["total"])
 
-    ears = Ears(on_event)
+    reader = EventReader(on_event)
     plan = replace(plan, peer_port=free_port(), in_namespace=rate is not None)
     worker = ["-m", plan.worker, plan.to_json()]
-    outcome = run_job(worker, plan.ranks, driver=driver, bits_per_second=rate, on_line=ears.hear)
+    outcome = run_job(worker, plan.ranks, driver=driver, bits_per_second=rate, on_line=reader.hear)
     if outcome.code != 0:
-        raise BenchmarkError(f"{outcome}; its last words:\n{ears.last_words(outcome.rank)}")
+        raise BenchmarkError(f"{outcome}; its last words:\n{reader.tail(outcome.rank)}")
     return found
 
 

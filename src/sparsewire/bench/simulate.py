@@ -25,10 +25,10 @@ from sparsewire.bench.contenders import Entrant, entrants, input_vector, script,
 from sparsewire.bench.rows import Row, make_rows
 from sparsewire.bench.timing import Moved, Record
 from sparsewire.bench.variants import in_table
+from sparsewire.coding.values import PRECISIONS
+from sparsewire.cost import HEADER_BYTES, CostFigures, Shape
 from sparsewire.drivers import simulator
 from sparsewire.errors import InputError
-from sparsewire.model import HEADER_BYTES, Network, Shape
-from sparsewire.precision import PRECISIONS
 from sparsewire.vector import SparseVector, value_dtype
 
 __all__ = ["Prediction", "parse_duration", "run_simulation", "scale_of"]
@@ -49,7 +49,7 @@ class Prediction:
 
     rows: list[Row]  # fastest first
     scale: int  # how many times smaller the simulated problem was
-    network: Network
+    network: CostFigures
     model_seconds: dict[str, float]  # what the formulas say
     skipped: dict[str, str]  # what was not simulated, and why
 
@@ -82,7 +82,7 @@ def run_simulation(
     small = _shrunk(case, scale)
     inputs = [input_vector(small, rank) for rank in range(case.ranks)]
     expected = exact_sum(small)
-    full = Network(
+    full = CostFigures(
         latency=latency_s,
         bandwidth=bits_per_second / 8,
         seconds_per_entry=seconds_per_entry,
@@ -106,7 +106,7 @@ def run_simulation(
     return Prediction(rows, scale, full, _formulas(case, runs, full), skipped)
 
 
-def _network(network: Network, run: Entrant) -> Network:
+def _network(network: CostFigures, run: Entrant) -> CostFigures:
     """Coding an index is free, or takes forever."""
     return replace(network, seconds_per_index=math.inf) if run.precision == "coo" else network
 
@@ -133,7 +133,7 @@ def _simulate(
     inputs: Sequence[SparseVector],
     expected: Values,
     bound: Values | None,
-    full: Network,
+    full: CostFigures,
     scale: int,
 ) -> list[dict[str, Any]]:
     """What each rank would have recorded."""
@@ -172,14 +172,14 @@ def _simulate(
     ]
 
 
-def _formulas(case: Case, runs: Sequence[Entrant], network: Network) -> dict[str, float]:
+def _formulas(case: Case, runs: Sequence[Entrant], network: CostFigures) -> dict[str, float]:
     """The cost functions' seconds; they do not know how zipf's supports overlap, nor of clusters."""
     if case.layout or case.distribution in ("zipf", "rows"):
         return {}
     return {str(run): _formula(run, case, _network(network, run)) for run in runs}
 
 
-def _formula(run: Entrant, case: Case, network: Network) -> float:
+def _formula(run: Entrant, case: Case, network: CostFigures) -> float:
     """The cost function's seconds."""
     algorithm = ALGORITHMS[in_table(run.algorithm)]
     shape = Shape(

@@ -18,12 +18,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sparsewire import kernels, memory
+from sparsewire import kernels
 from sparsewire.bench.cases import Case, Values
 from sparsewire.bench.contenders import Together
 from sparsewire.bench.peers import allreduce_in_place
 from sparsewire.bench.timing import Moved, measure
 from sparsewire.communicator import Communicator
+from sparsewire.kernels import memory
 from sparsewire.sync import Sync, SyncState
 from sparsewire.vector import SparseVector
 

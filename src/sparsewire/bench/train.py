@@ -23,8 +23,8 @@ from sparsewire.bench.contenders import Together
 from sparsewire.bench.tasks import TASKS, Examples, Task
 from sparsewire.bench.train_methods import Compression, Trainer
 from sparsewire.bench.worker import gloo_group, teller
-from sparsewire.events import Argument, say
-from sparsewire.network import interface_bytes
+from sparsewire.launch.emulation import interface_bytes
+from sparsewire.launch.events import JobSpec, say
 
 __all__ = ["TrainPlan", "TrainRecord", "main", "train"]
 
@@ -33,7 +33,7 @@ REFERENCE = "dense-float64"
 
 
 @dataclass(frozen=True)
-class TrainPlan(Argument):
+class TrainPlan(JobSpec):
     """What all ranks do, as one command-line argument."""
 
     worker: ClassVar[str] = "sparsewire.bench.train"

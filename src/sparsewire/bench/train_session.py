@@ -14,7 +14,7 @@ from sparsewire.bench.train_methods import OURS
 from sparsewire.bench.train_rows import FLOOR, TrainRow, make_train_rows
 from sparsewire.compress.schedule import checked_density
 from sparsewire.errors import MissingExtraError
-from sparsewire.network import parse_rate
+from sparsewire.launch.emulation import parse_rate
 
 __all__ = ["choose_methods", "run_train"]
 

@@ -33,15 +33,15 @@ from sparsewire.bench.contenders import (
 )
 from sparsewire.bench.timing import Contender, measure
 from sparsewire.bench.variants import DEDICATED
-from sparsewire.events import Argument, say
-from sparsewire.network import INTERFACE, interface_bytes
-from sparsewire.tune import tune
+from sparsewire.choosing.tune import tune
+from sparsewire.launch.emulation import INTERFACE, interface_bytes
+from sparsewire.launch.events import JobSpec, say
 
 __all__ = ["Plan", "gloo_group", "main", "teller"]
 
 
 @dataclass(frozen=True)
-class Plan(Argument):
+class Plan(JobSpec):
     """What all ranks do, as one command-line argument."""
 
     worker: ClassVar[str] = "sparsewire.bench.worker"

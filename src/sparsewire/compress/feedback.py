@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsewire import kernels
+from sparsewire.coding.rounding import Feedback
 from sparsewire.compress.base import Accumulated, Compressor, Gradient, Source, State, checked_vector
 from sparsewire.errors import InputError
-from sparsewire.rounding import Feedback
 from sparsewire.vector import Array, SparseVector
 
 __all__ = ["ErrorFeedback", "FeedbackState"]

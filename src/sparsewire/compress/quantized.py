@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparsewire.coding.rounding import rounded
+from sparsewire.coding.values import Precision, precision_of
 from sparsewire.compress.base import Compressor, Source, State, checked_vector
 from sparsewire.compress.feedback import ErrorFeedback
 from sparsewire.errors import InputError
-from sparsewire.precision import Precision, precision_of
-from sparsewire.rounding import rounded
 from sparsewire.vector import SparseVector
 
 __all__ = ["Quantized"]

@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
-from sparsewire import wire
-from sparsewire.drivers._base import Execution, Outgoing, Traffic, Transport, check_peer
+from sparsewire.coding import frame as wire
+from sparsewire.coding.frame import Abort, Call, Envelope, Message
+from sparsewire.drivers.execution import Execution, check_peer
+from sparsewire.drivers.protocols import Outgoing, Traffic, Transport
 from sparsewire.errors import (
     CallMismatchError,
     CollectiveTimeout,
@@ -27,7 +29,6 @@ from sparsewire.errors import (
     TransportError,
 )
 from sparsewire.steps import Send, Steps
-from sparsewire.wire import Abort, Call, Envelope, Message
 
 __all__ = ["Collective", "Engine", "as_told"]
 

@@ -11,8 +11,9 @@ import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sparsewire import wire
-from sparsewire.drivers._base import Execution, Traffic, check_finished, check_peer
+from sparsewire.coding import frame as wire
+from sparsewire.drivers.execution import Execution, check_finished, check_peer
+from sparsewire.drivers.protocols import Traffic
 from sparsewire.steps import Steps
 from sparsewire.vector import Array, SparseVector
 

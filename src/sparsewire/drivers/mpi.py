@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire import memory, wire
+from sparsewire.coding import frame as wire
+from sparsewire.coding.frame import Message
+from sparsewire.drivers.aggregator import check_aggregators, check_agreement, engine_at
 from sparsewire.drivers.engine import Engine
-from sparsewire.drivers.server import check_aggregators, check_agreement, engine_at
 from sparsewire.errors import InputError, MissingExtraError, SparsewireError, TransportError
-from sparsewire.wire import Message
+from sparsewire.kernels import memory
 
 try:
     from mpi4py import MPI

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sparsewire import wire, work
-from sparsewire.drivers._base import Execution, Traffic, check_finished, check_peer
-from sparsewire.model import Network
+from sparsewire import work
+from sparsewire.coding import frame as wire
+from sparsewire.cost import CostFigures
+from sparsewire.drivers.execution import Execution, check_finished, check_peer
+from sparsewire.drivers.protocols import Traffic
 from sparsewire.steps import Send, Steps
 
 __all__ = ["Simulation", "run"]
@@ -41,7 +43,7 @@ class _Computed(NamedTuple):
     time: float
 
 
-def run(scripts: Sequence[Steps[T]], network: Network) -> Simulation[T]:
+def run(scripts: Sequence[Steps[T]], network: CostFigures) -> Simulation[T]:
     """Run ``scripts[r]`` as rank r, all starting at time 0."""
     world = _World(scripts, network)
     world.run()
@@ -51,7 +53,7 @@ def run(scripts: Sequence[Steps[T]], network: Network) -> Simulation[T]:
 
 
 class _World(Generic[T]):
-    def __init__(self, scripts: Sequence[Steps[T]], network: Network) -> None:
+    def __init__(self, scripts: Sequence[Steps[T]], network: CostFigures) -> None:
         self.executions = [Execution(self._computing(rank, script)) for rank, script in enumerate(scripts)]
         self.traffic = [Traffic() for _ in scripts]
         self.finished_at = [0.0] * len(scripts)

@@ -43,8 +43,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire import memory
-from sparsewire.kernels import magnitude, reference
+from sparsewire.kernels import magnitude, memory, reference
 from sparsewire.kernels.libsvm import LARGEST_INDEX, Parsed, Room, Wanted
 from sparsewire.kernels.magnitude import Number
 

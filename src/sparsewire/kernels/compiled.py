@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire import memory
-from sparsewire.kernels import _compiled
+from sparsewire.kernels import _compiled, memory
 from sparsewire.kernels.libsvm import Parsed, Room, Wanted
 from sparsewire.kernels.magnitude import CLASSES
 

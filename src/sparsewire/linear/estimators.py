@@ -26,8 +26,9 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sparsewire.agreement import check_alike, gather, refused_by_all
+from sparsewire.coding.values import Precision
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.agreement import check_alike, gather, refused_by_all
 from sparsewire.errors import InputError
 from sparsewire.linear.coordinate_descent import CoordinateDescent
 from sparsewire.linear.exchange import EXACT, Exact, Exchange, Lossy
@@ -37,7 +38,6 @@ from sparsewire.linear.problem import REGRESSION, Array, Coefficients, Problem
 from sparsewire.linear.schedule import Schedule
 from sparsewire.linear.sgd import SGD, Options
 from sparsewire.linear.training import Progress, Solver, Stopping, mean_loss, over_ranks, train
-from sparsewire.precision import Precision
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparsewire.algorithms import OmniReduce
+from sparsewire.coding.values import Precision
 from sparsewire.communicator import Communicator
 from sparsewire.compress import BlockTopK, Density, TopK
 from sparsewire.errors import InputError
-from sparsewire.precision import Precision
 from sparsewire.sync import METHODS, Method, Sync, SyncState
 from sparsewire.vector import SparseVector
 

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from sparsewire import kernels
-from sparsewire.agreement import check_alike, gather, refused_by_all
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.agreement import check_alike, gather, refused_by_all
 from sparsewire.errors import InputError
 from sparsewire.kernels.libsvm import LARGEST_INDEX, Expected, Parsed, Room, Wanted
 from sparsewire.linear.text_file import PIECE_BYTES, Text, TextFile

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.coding.values import precision_of
 from sparsewire.errors import InputError
 from sparsewire.linear.exchange import EXACT, LOSSY
 from sparsewire.linear.schedule import SCHEDULES
-from sparsewire.precision import precision_of
 
 __all__ = ["check_parameters"]
 

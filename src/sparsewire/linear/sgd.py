@@ -156,7 +156,7 @@ class SGD:
     def _move(self, gradient: SparseVector) -> None:
         first_intercept = self._length - self._problem.outputs
         step = self._eta0 * self._options.schedule.factor(self._steps, self._epochs)
-        parts = gradient.split([0, first_intercept, self._length])
+        parts = gradient.split_at([0, first_intercept, self._length])
         for weights, part in zip((self._coef, self._intercept), parts, strict=True):
             places = (
                 EVERYWHERE if part.indices is None else part.indices - part.indices.dtype.type(part.start)

@@ -13,7 +13,7 @@ except ImportError as error:
 
 from sparsewire.torch.collectives import all_reduce
 from sparsewire.torch.compress import METHODS, compress
-from sparsewire.torch.compression import Compression
+from sparsewire.torch.handle import Compression
 from sparsewire.torch.transport import communicator
 
 __all__ = ["METHODS", "Compression", "all_reduce", "communicator", "compress"]

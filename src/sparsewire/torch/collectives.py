@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.request import Request
 from sparsewire.errors import InputError
-from sparsewire.request import Request
 from sparsewire.torch.transport import communicator, group_of
 
 __all__ = ["Work", "all_reduce"]

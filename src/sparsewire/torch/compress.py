@@ -13,18 +13,18 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator import Communicator
 from sparsewire.compress import BlockTopK, Density, TopK, Warmup
 from sparsewire.compress.schedule import count_of, density_at
+from sparsewire.cost import Shape
 from sparsewire.errors import InputError
-from sparsewire.model import Shape
-from sparsewire.precision import Precision, precision_of
 from sparsewire.sync import Method, Sync
-from sparsewire.torch.compression import Compression
 from sparsewire.torch.device import Device
 from sparsewire.torch.exchange import Exchange, Lossless, Lossy
+from sparsewire.torch.group import Layout, Selection, group_parameters
+from sparsewire.torch.handle import Compression
 from sparsewire.torch.host import Host
-from sparsewire.torch.layout import Layout, Selection, group_parameters
 from sparsewire.torch.transport import communicator
 
 __all__ = ["METHODS", "compress"]
@@ -173,7 +173,7 @@ class Options:
             return ANY_SHAPE
         nnz, price = count_of(layout.length, density), comm.network.index_price
         shape = Shape(comm.size, layout.length, nnz, layout.dtype.itemsize, index_price=price)
-        able = {name: row for name, row in ALGORITHMS.items() if row.rounds}
+        able = {name: row for name, row in ALGORITHMS.items() if row.supports_precision}
         return min(able, key=lambda name: able[name].cost(comm.network, shape).seconds)
 
 

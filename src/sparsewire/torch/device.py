@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparsewire.coding.rounding import rounded
+from sparsewire.coding.values import precision_of
+from sparsewire.communicator.convert import numpy_to_tensor, tensor_to_numpy
 from sparsewire.compress import BlockTopK, Compressor, ErrorFeedback, TopK
 from sparsewire.compress.base import StepState
 from sparsewire.compress.feedback import FeedbackState
 from sparsewire.compress.schedule import count_of, density_at
-from sparsewire.convert import numpy_to_tensor, tensor_to_numpy
 from sparsewire.errors import InputError
-from sparsewire.precision import precision_of
-from sparsewire.rounding import rounded
 from sparsewire.vector import SparseVector, index_dtype
 
 __all__ = ["Device", "DeviceFeedback"]
@@ -62,7 +62,7 @@ class Device:
 
     def write(self, mean: SparseVector, gradients: Sequence[torch.Tensor], cuts: Sequence[int]) -> None:
         """Put the mean in the place of the gradients."""
-        for piece, gradient in zip(mean.split(cuts), gradients, strict=True):
+        for piece, gradient in zip(mean.split_at(cuts), gradients, strict=True):
             self.write_piece(piece, gradient)
 
     def write_piece(self, piece: SparseVector, gradient: torch.Tensor) -> None:

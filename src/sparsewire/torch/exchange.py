@@ -16,11 +16,11 @@ import torch
 
 from sparsewire.algorithms import Regions
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.request import Request
 from sparsewire.compress.base import StepState
-from sparsewire.request import Request
 from sparsewire.sync import Sync, SyncState
 from sparsewire.torch.device import HALF, Device
-from sparsewire.torch.layout import Layout
+from sparsewire.torch.group import Layout
 from sparsewire.vector import SparseVector
 
 __all__ = ["COMMON", "Exchange", "Lossless", "Lossy"]

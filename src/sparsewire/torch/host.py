@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from sparsewire import kernels
+from sparsewire.communicator.convert import tensor_to_numpy
 from sparsewire.compress import Compressor, ErrorFeedback
-from sparsewire.convert import tensor_to_numpy
 from sparsewire.torch.device import Device
 from sparsewire.vector import SparseVector, concat
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from sparsewire.communicator import Communicator
-from sparsewire.convert import numpy_to_tensor, tensor_to_numpy
-from sparsewire.request import Request
+from sparsewire.communicator.convert import numpy_to_tensor, tensor_to_numpy
+from sparsewire.communicator.request import Request
 from sparsewire.torch.device import HALF
 from sparsewire.vector import Array
 

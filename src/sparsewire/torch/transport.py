@@ -19,13 +19,13 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_process_group_store
 
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.join import launched
 from sparsewire.drivers import tcp
-from sparsewire.drivers._base import Driver
 from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.local import Alone
-from sparsewire.drivers.mesh import listen
+from sparsewire.drivers.protocols import Driver
+from sparsewire.drivers.tcp.mesh import listen
 from sparsewire.errors import CollectiveTimeout, InputError, PeerLostError
-from sparsewire.start import launched
 
 __all__ = ["communicator", "group_of"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsewire import kernels, memory, work
+from sparsewire import kernels, work
 from sparsewire.algorithms.omnireduce.dealing import ranges
 from sparsewire.algorithms.omnireduce.message import Integers
+from sparsewire.kernels import memory
 from sparsewire.vector import Array, SparseVector, index_dtype
 
 __all__ = ["DenseBlocks", "SparseBlocks"]

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsewire import kernels, memory, work
+from sparsewire import kernels, work
 from sparsewire.algorithms.omnireduce.message import Integers
+from sparsewire.kernels import memory
 from sparsewire.vector import Array, Reduction
 
 __all__ = ["InArrivalOrder", "InRankOrder", "Part"]

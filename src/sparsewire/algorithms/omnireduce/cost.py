@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sparsewire.algorithms.omnireduce.pairs import STRIPE_ENTRIES, Stripes
 from sparsewire.algorithms.omnireduce.script import OmniReduce
-from sparsewire.model import HEADER_BYTES, Cost, Network, Shape
+from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, Shape
 from sparsewire.work import Work
 
 __all__ = ["BLOCK", "best_block", "cost"]
@@ -38,19 +38,19 @@ class Flow(NamedTuple):
         return Flow(times * self.messages, times * self.nbytes)
 
 
-def cost(network: Network, shape: Shape) -> Cost:
-    block = best_block(network, shape)
-    return _pairs(network, shape) if block is None else _blocks(network, shape)
+def cost(figures: CostFigures, shape: Shape) -> Cost:
+    block = best_block(figures, shape)
+    return _pairs(figures, shape) if block is None else _blocks(figures, shape)
 
 
-def best_block(network: Network, shape: Shape) -> int | None:
+def best_block(figures: CostFigures, shape: Shape) -> int | None:
     """The size of blocks, or None where entries are better one by one."""
-    if shape.blocks is None or _pairs(network, shape).seconds <= _blocks(network, shape).seconds:
+    if shape.blocks is None or _pairs(figures, shape).seconds <= _blocks(figures, shape).seconds:
         return None
     return BLOCK
 
 
-def _pairs(network: Network, shape: Shape) -> Cost:
+def _pairs(figures: CostFigures, shape: Shape) -> Cost:
     servers = shape.aggregators or shape.size
     stripes = Stripes(shape.length, servers)
     span, moving = stripes.share, STRIPE_ENTRIES * stripes.count
@@ -63,7 +63,7 @@ def _pairs(network: Network, shape: Shape) -> Cost:
     # A sum reaches as far as the shortest of everybody's pieces; if those are alike, that is one each.
     sums = pieces if pieces == 1 else round(pieces * max(1, min(shape.size, owned / share)))
     return _streamed(
-        network,
+        figures,
         shape,
         Flow.of(pieces, of_share.sparse_frame_bytes(share / pieces, span / pieces)),
         Flow.of(sums, of_share.sparse_frame_bytes(owned / sums, span / sums)),
@@ -75,7 +75,7 @@ def _pairs(network: Network, shape: Shape) -> Cost:
     )
 
 
-def _blocks(network: Network, shape: Shape) -> Cost:
+def _blocks(figures: CostFigures, shape: Shape) -> Cost:
     assert shape.blocks is not None
     servers = shape.aggregators or shape.size
     width = OmniReduce(BLOCK).terms(shape.length, shape.value_bytes, servers).width
@@ -88,7 +88,7 @@ def _blocks(network: Network, shape: Shape) -> Cost:
         for blocks in (share, owned)
     ]
     return _streamed(
-        network,
+        figures,
         shape,
         *flows,
         before=Work(values=shape.length + BLOCK * in_blocks.nnz),
@@ -98,7 +98,7 @@ def _blocks(network: Network, shape: Shape) -> Cost:
 
 
 def _streamed(
-    network: Network, shape: Shape, up: Flow, down: Flow, *, before: Work, adding: Work, after: Work
+    figures: CostFigures, shape: Shape, up: Flow, down: Flow, *, before: Work, adding: Work, after: Work
 ) -> Cost:
     """Contributions and sums on their way at once, as soon as there are several messages of each."""
     others = shape.size - 1
@@ -106,18 +106,18 @@ def _streamed(
         way_up = [up.times(shape.aggregators), up.times(shape.size)]  # from a worker, and to an aggregator
         way_down = [down.times(shape.size), down.times(shape.aggregators)]
         sent = max(way_up[0], way_down[0])
-        phases = [max(network.seconds(*flow) for flow in way) for way in (way_up, way_down)]
-        moving = network.pipelined(max(phases), min(phases), min(up.messages, down.messages))
+        phases = [max(figures.seconds(*flow) for flow in way) for way in (way_up, way_down)]
+        moving = figures.pipelined(max(phases), min(phases), min(up.messages, down.messages))
     elif not others:
-        return Cost(network.computing(before) + network.computing(after), 0, 0, 0)
+        return Cost(figures.computing(before) + figures.computing(after), 0, 0, 0)
     else:
         sent = Flow(up.messages + down.messages, up.nbytes + down.nbytes).times(others)
-        moving = network.seconds(*sent)
-    computing = [network.computing(work) for work in (before, adding, after)]
+        moving = figures.seconds(*sent)
+    computing = [figures.computing(work) for work in (before, adding, after)]
     return Cost(
         seconds=computing[0]
-        + 2 * network.latency
-        + network.pipelined(moving, computing[1], min(up.messages, down.messages))
+        + 2 * figures.latency
+        + figures.pipelined(moving, computing[1], min(up.messages, down.messages))
         + computing[2],
         rounds=1 + others * (2 * up.messages + down.messages),  # each that is sent at first is one, too
         messages=sent.messages,

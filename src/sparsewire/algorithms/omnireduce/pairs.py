@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire import kernels, memory, work
+from sparsewire import kernels, work
 from sparsewire.algorithms.omnireduce.dealing import Deal
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, RESULT, Integers, Message, Terms, turned
 from sparsewire.errors import CallMismatchError, WireError
+from sparsewire.kernels import memory
 from sparsewire.steps import Send
 from sparsewire.vector import Reduction, SparseVector, concat, index_dtype
 
@@ -160,7 +161,7 @@ class _Stream:
         """The next entries, at most so many, and where the one behind them is."""
         begin, self._entries = self._entries, min(self._entries + most, self.share.nnz)
         self.is_told = self._entries == self.share.nnz
-        piece = self.share.between(begin, self._entries)
+        piece = self.share.entries_between(begin, self._entries)
         self._ends.append(piece.stop)
         self.told = piece.stop
         return piece
@@ -222,7 +223,7 @@ class Aggregator:
         while pieces and pieces[0].stop <= bound:
             below.append(pieces.popleft())
         if pieces and pieces[0].start < bound:
-            low, pieces[0] = pieces[0].split([pieces[0].start, bound, pieces[0].stop])
+            low, pieces[0] = pieces[0].split_at([pieces[0].start, bound, pieces[0].stop])
             below.append(low)
         return concat(below)
 

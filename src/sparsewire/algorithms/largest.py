@@ -1,0 +1,34 @@
+"""The largest of everybody's numbers, on every rank, in ceil(log2 P) rounds of one tiny message.
+
+In round t a rank tells the one at distance 2**t the largest it knows of, for any P: to hear a number twice
+does not change a maximum.
+
+Described in: Hensgen, Finkel and Manber, IJPP 1988 (dissemination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparsewire.algorithms.patterns import doublings
+from sparsewire.cost import HEADER_BYTES, RoundCost
+from sparsewire.steps import Recv, Send, Steps
+from sparsewire.vector import SparseVector
+
+__all__ = ["largest", "largest_rounds"]
+
+
+def largest(rank: int, size: int, numbers: Sequence[float]) -> Steps[list[float]]:
+    """For each place, the largest number that any rank has there; integers are exact up to 2**53."""
+    known = np.array(numbers, np.float64)
+    for distance in doublings(size):
+        mine = SparseVector.from_dense(known)
+        [theirs] = yield [Send((rank + distance) % size, mine), Recv((rank - distance) % size)]
+        known = np.maximum(known, theirs.values)
+    return [float(number) for number in known]
+
+
+def largest_rounds(size: int, numbers: int) -> list[RoundCost]:
+    return [RoundCost(1, HEADER_BYTES + 8 * numbers) for _ in doublings(size)]

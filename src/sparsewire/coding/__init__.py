@@ -1,0 +1,1 @@
+"""Vectors as bytes: index codes, low-precision values, rounding, and frames on the wire."""

@@ -1,0 +1,133 @@
+"""Rounding is a step of a script, because where it happens decides whether ranks agree.
+
+It gives a piece whose values are the rounded ones, in the dtype they had, and which carries the few bits that
+they are made of: ``packed`` is what travels.  So the rank that rounds goes on with what all others decode,
+sums are made in the dtype of the vector, and whoever forwards the piece does not round again.
+
+A script rounds in two places: a rank's own values once, before they are sent, and the sum of a range once, by
+its owner.  Feedback keeps what was lost in either, for the next call.
+
+With feedback the nearest level is taken instead of a random one.  A random rounding to few bits may miss a
+value by more than the value itself, on average: its feedback would grow from call to call.  The nearest one
+cannot, and what it is off in one direction the next calls make good.
+
+S. Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsewire.coding.values import Place, Precision
+from sparsewire.errors import InputError
+from sparsewire.vector import Array, Packed, SparseVector
+
+__all__ = ["EXACT", "Exact", "Feedback", "Rounding", "rounded"]
+
+CONTRIBUTION, OWNED = 0, 1  # what is rounded: a rank's own values, or the sum of everybody's in a range
+
+
+@dataclass(eq=False)
+class Feedback:
+    """What rounding has left out so far, at each position, and the next call adds: nothing is lost.
+
+    One for each tensor and rank, to be given to every call for that tensor, and to be saved with the model.
+    ``contribution`` is what this rank's own values lost, ``owned`` what sums lost that it made for others.
+    """
+
+    contribution: Array | None = None
+    owned: Array | None = None
+
+    def make_room(self, length: int, dtype: np.dtype[Any]) -> None:
+        """Zeros at first; refuses another tensor than the one it is for."""
+        for name in ("contribution", "owned"):
+            residual: Array | None = getattr(self, name)
+            if residual is None:
+                setattr(self, name, np.zeros(length, dtype))
+            elif (len(residual), residual.dtype) != (length, dtype):
+                raise InputError(
+                    f"the feedback is for {len(residual):,} {residual.dtype} values and the vector has "
+                    f"{length:,} {dtype} values; give each tensor a Feedback of its own"
+                )
+
+
+class Exact:
+    """Rounds nothing."""
+
+    def contribution(self, piece: SparseVector) -> SparseVector:
+        """A rank's own values, before they are sent."""
+        return piece
+
+    def owned(self, piece: SparseVector) -> SparseVector:
+        """The sum of a range, before its owner tells all."""
+        return piece
+
+
+EXACT = Exact()
+
+
+class Rounding(Exact):
+    """The rounding of one call at one rank.
+
+    In a ``with`` statement around the call: if it fails, the feedback that went into it comes back.
+    """
+
+    def __init__(
+        self, precision: Precision, rank: int, number: int, feedback: Feedback | None = None
+    ) -> None:
+        self._precision, self._rank, self._number = precision, rank, number
+        self._residuals = (feedback.contribution, feedback.owned) if feedback else (None, None)  # by stage
+        self._open: list[_Taken] = []
+
+    def contribution(self, piece: SparseVector) -> SparseVector:
+        return self._round(piece, CONTRIBUTION)
+
+    def owned(self, piece: SparseVector) -> SparseVector:
+        return self._round(piece, OWNED)
+
+    def _round(self, piece: SparseVector, stage: int) -> SparseVector:
+        residual = self._residuals[stage]
+        if residual is None:
+            return rounded(piece, self._precision, (self._number, self._rank, stage))
+        taken = _Taken(residual, piece)
+        self._open.append(taken)
+        with np.errstate(over="ignore", invalid="ignore"):
+            wanted = piece.with_values(piece.values + taken.values)
+            result = rounded(wanted, self._precision, None)
+            error = wanted.values - result.values
+        taken.lost = np.where(np.isfinite(error), error, 0)
+        return result
+
+    def __enter__(self) -> None:
+        """Nothing is taken out yet."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for taken in self._open:
+            taken.settle(failed=kind is not None)
+
+
+def rounded(piece: SparseVector, precision: Precision, place: Place | None) -> SparseVector:
+    """The piece with rounded values; without a place to the nearest."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a float64 may be too large, or a NaN that signals
+        values = piece.values.astype(np.float32, copy=False)
+    positions = piece.start if piece.indices is None else piece.indices
+    data = precision.pack(values, positions, place)
+    decoded = precision.unpack(data, piece.nnz).astype(piece.dtype, copy=False)
+    return piece.with_values(decoded, Packed(precision, data))
+
+
+class _Taken:
+    """What was taken out of a residual at the positions of a piece, and what comes back."""
+
+    def __init__(self, residual: Array, piece: SparseVector) -> None:
+        self._residual = residual
+        self._where = slice(piece.start, piece.stop) if piece.indices is None else piece.indices
+        self.values: Array = residual[self._where].copy()
+        self.lost: Array = self.values  # by rounding; what is not finite cannot be made good
+        residual[self._where] = 0
+
+    def settle(self, failed: bool) -> None:
+        self._residual[self._where] += self.values if failed else self.lost

@@ -1,0 +1,218 @@
+"""``sparsewire linear fit`` from the outside: start the ranks, show how far they are, sum up."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from sparsewire.bench.report import format_bytes, format_seconds
+from sparsewire.communicator.join import init
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.launch.emulation import parse_rate
+from sparsewire.launch.events import EventReader
+from sparsewire.launch.job import run_job
+from sparsewire.linear.fit_rank import FitPlan, Pass
+from sparsewire.linear.losses import SQUARED
+from sparsewire.linear.model_file import make_model, model_facts
+from sparsewire.linear.scoring import score_name
+
+__all__ = ["FitError", "Fitted", "print_fit", "run_fit"]
+
+# Hears the events of ``linear.job`` that are for the user's eyes.
+Show: TypeAlias = Callable[[dict[str, Any]], None]
+
+DTYPES = ("float32", "float64")
+
+
+class FitError(SparsewireError):
+    """A rank failed while it was training; the message ends with its last words."""
+
+
+@dataclass
+class Fitted:
+    """What the ranks have told."""
+
+    score_name: str
+    data: dict[str, int | None] = field(default_factory=dict)  # rows, features, entries, test_rows
+    passes: list[Pass] = field(default_factory=list)
+    training_score: float | None = None
+    refused: str | None = None  # what is wrong with the input, instead of all that
+
+    def hear(self, event: dict[str, Any]) -> None:
+        self.refused = event.get("refused", self.refused)
+        self.data = event.get("data", self.data)
+        if "pass" in event:
+            self.passes.append(Pass(**event["pass"]))
+        if "end" in event:
+            self.training_score = event["end"]["training_score"]
+
+
+def run_fit(plan: FitPlan, ranks: int, driver: str, network: str | None) -> Fitted:
+    """Train with so many ranks; however it ends, the model of the last complete pass is in its file."""
+    rate = parse_rate(network) if network else None
+    fitted = Fitted(_checked(plan))
+    with _saying_what_is_left(plan.model), _shown(plan.parameters["max_iter"], fitted.score_name) as show:
+
+        def on_event(event: dict[str, Any]) -> None:
+            fitted.hear(event)
+            show(event)
+
+        reader = EventReader(on_event)
+        arguments = ["-m", "sparsewire.linear.fit_rank", plan.to_json()]
+        outcome = run_job(arguments, ranks, driver=driver, bits_per_second=rate, on_line=reader.hear)
+        if fitted.refused is not None:
+            raise InputError(fitted.refused)
+        if outcome.code != 0:
+            raise FitError(f"{outcome}; its last words:\n{reader.tail(outcome.rank)}")
+    return fitted
+
+
+def _checked(plan: FitPlan) -> str:
+    """The name of the score; raises what is wrong with the plan, before ranks are started and files read."""
+    if plan.dtype not in DTYPES:
+        raise InputError(f"unknown dtype {plan.dtype!r}; known are {', '.join(DTYPES)}")
+    if plan.loss == SQUARED.name and (plan.positive or plan.parameters.get("class_weight")):
+        raise InputError(
+            f"--positive and --class-weight are for classes; --loss {SQUARED.name} learns values"
+        )
+    if plan.model and not os.access(Path(plan.model).parent, os.W_OK):
+        raise InputError(f"{plan.model} cannot be written: is there such a folder, and is it yours?")
+    with init() as alone:  # for two rows, with which whatever is wrong with parameters comes to light
+        model = make_model(plan.loss, comm=alone, **plan.parameters)
+        next(model.iter_fit(np.eye(2, dtype=plan.dtype), np.arange(2)))
+    return score_name(model)
+
+
+@contextmanager
+def _saying_what_is_left(model: str | None) -> Iterator[None]:
+    """When training ends early: after how many passes the model in the file is."""
+    before = _file_id(model)
+    try:
+        yield
+    except BaseException as error:
+        if model and _file_id(model) != before:
+            _print(f"{model} is the model after pass {model_facts(model)['epochs']}")
+        elif model and not isinstance(error, Exception):  # Ctrl-C, or another signal
+            _print(f"no pass was complete, so {model} was not written")
+        raise
+
+
+def _file_id(path: str | None) -> tuple[int, int] | None:
+    """Another one after every replacement, by which a model of ours is told from one that was there."""
+    if path is None or not os.path.exists(path):
+        return None
+    status = os.stat(path)
+    return status.st_ino, status.st_mtime_ns
+
+
+# ---- what is shown while it runs, on standard error -----------------------------------------------
+
+
+def _shown(epochs: int, score: str) -> AbstractContextManager[Show]:
+    """A bar on a terminal; elsewhere a line for every pass."""
+    return _bar(epochs, score) if sys.stderr.isatty() else nullcontext(_lines(epochs, score))
+
+
+@contextmanager
+def _bar(epochs: int, score: str) -> Iterator[Show]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+    )
+    # Redrawn when something happened, not by a thread: that would take turns from the ranks.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("starting", total=epochs, figures="")
+        bar.refresh()
+
+        def show(event: dict[str, Any]) -> None:
+            if "note" in event:
+                bar.console.print(event["note"], markup=False, highlight=False)
+            if "doing" in event or "data" in event:
+                bar.update(task, description=event.get("doing", "training"), refresh=True)
+            if "pass" in event:
+                record = Pass(**event["pass"])
+                figures = "  ".join(_figures(record, score))
+                bar.update(task, completed=record.epoch, figures=figures, refresh=True)
+
+        yield show
+
+
+def _lines(epochs: int, score: str) -> Show:
+    def show(event: dict[str, Any]) -> None:
+        for text in (event.get("note"), event.get("doing")):
+            if text:
+                _print(text)
+        if "pass" in event:
+            record = Pass(**event["pass"])
+            _print(f"pass {record.epoch} of {epochs}: {', '.join(_figures(record, score))}")
+
+    return show
+
+
+def _print(text: str) -> None:
+    print(f"linear fit: {text}", file=sys.stderr, flush=True)
+
+
+def _figures(record: Pass, score: str) -> Sequence[str]:
+    figures = [f"loss {record.loss:.6g}"]
+    if record.held_out_loss is not None:
+        figures.append(f"held out {record.held_out_loss:.6g}")
+    if record.test_score is not None:
+        figures.append(f"test {score} {record.test_score:.4f}")
+    return [
+        *figures,
+        f"{format_seconds(record.seconds)}",
+        f"{format_seconds(record.computing)} computing",
+        f"{format_seconds(record.communicating)} communicating",
+        f"{format_bytes(record.bytes_sent)} sent",
+    ]
+
+
+def print_fit(console: Console, plan: FitPlan, fitted: Fitted) -> None:
+    """What was learnt from what, and what a pass took."""
+    table = Table.grid(padding=(0, 2))
+    for name, text in _summary(plan, fitted).items():
+        table.add_row(name, text)
+    console.print(table)
+
+
+def _summary(plan: FitPlan, fitted: Fitted) -> dict[str, str]:
+    data, last = fitted.data, fitted.passes[-1]
+    lines = {
+        "data": f"{data['rows']:,} rows, {data['features']:,} features, {data['entries']:,} non-zeros",
+        "passes": f"{len(fitted.passes)}",
+        "loss": f"{last.loss:.6g}",
+        f"training {fitted.score_name}": _score_text(fitted.training_score),
+    }
+    if plan.test:
+        lines[f"test {fitted.score_name}"] = f"{_score_text(last.test_score)} of {data['test_rows']:,} rows"
+    seconds, computing, communicating, sent = (
+        statistics.median(getattr(record, name) for record in fitted.passes)
+        for name in ("seconds", "computing", "communicating", "bytes_sent")
+    )
+    lines["a pass"] = (
+        f"{format_seconds(seconds)}: {format_seconds(computing)} computing, "
+        f"{format_seconds(communicating)} communicating, {format_bytes(round(sent))} sent "
+        "(medians; each of the rank where it is most)"
+    )
+    if plan.model:
+        lines["model"] = f"{plan.model}, {format_bytes(os.path.getsize(plan.model))}"
+    return lines
+
+
+def _score_text(score: float | None) -> str:
+    return "-" if score is None else f"{score:.4f}"

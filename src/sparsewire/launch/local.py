@@ -1,0 +1,308 @@
+"""Start P local ranks as processes, and see all of them to their end.
+
+One thread and one loop: every rank's output and every rank's death arrive through the same selector, so
+lines are never garbled, nothing is lost at exit, and the first failure is known as the first.
+
+    a rank fails           the others get SIGTERM, and SIGKILL after a grace
+    all workers have ended ranks that only aggregate have the grace to end too
+    the launcher is ended  an exception (Ctrl-C too) leaves ``launch`` only after every rank is gone
+    the launcher is killed the kernel kills the ranks (Linux: PR_SET_PDEATHSIG)
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO, TypeAlias
+
+from sparsewire.errors import InputError
+
+__all__ = ["OnLine", "Outcome", "free_port", "into_namespace", "launch", "print_with_rank", "run_together"]
+
+# Called with the rank, "stdout" or "stderr", and one line without its newline.
+OnLine: TypeAlias = Callable[[int, str, bytes], None]
+
+# Ranks share the cores, so one thread each unless the user knows better.  Unbuffered, because a rank
+# that is killed cannot flush, and its last words are the ones that matter.
+RANK_DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+GRACE_S = 5.0  # between SIGTERM and SIGKILL: what mpiexec and torchrun users are used to (torchrun waits 30)
+POLL_S = 0.05  # how late a death is noticed where the kernel has no pidfd
+READ_BYTES = 1 << 16  # the capacity of a Linux pipe: one read empties it
+
+AGGREGATOR = [sys.executable, "-m", "sparsewire", "serve"]
+
+# A process of its own that becomes the rank, because code between fork and exec (preexec_fn) may deadlock
+# when the launcher has threads.  1 is PR_SET_PDEATHSIG (<linux/prctl.h>), and it outlives exec.  The
+# launcher may have died before the request was made.
+BIND_TO_LAUNCHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``code`` is 0, or that of the first rank that failed (128 + signal if killed)."""
+
+    code: int = 0
+    rank: int | None = None
+    killed_by: int | None = None
+    command: str | None = None  # what ended, where that is not a rank itself
+
+    def __str__(self) -> str:
+        if self.rank is None:
+            return "all ranks ended normally"
+        who = self.command or f"rank {self.rank}"
+        if self.killed_by is None:
+            return f"{who} ended with exit code {self.code}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"{who} was killed by {names.get(self.killed_by, f'signal {self.killed_by}')}"
+
+
+@dataclass
+class _Rank:
+    number: int
+    process: subprocess.Popen[bytes]
+    pidfd: int | None
+    unfinished: dict[str, bytes] = field(default_factory=lambda: {"stdout": b"", "stderr": b""})
+
+    def pipe(self, stream: str) -> IO[bytes]:
+        pipe = self.process.stdout if stream == "stdout" else self.process.stderr
+        assert pipe is not None
+        return pipe
+
+
+def launch(
+    command: Sequence[str],
+    size: int,
+    *,
+    aggregators: int = 0,
+    master_addr: str = "127.0.0.1",
+    namespaces: Sequence[str] = (),
+    on_line: OnLine | None = None,
+    grace_s: float = GRACE_S,
+) -> Outcome:
+    """Run ``command`` once per rank and wait; see the module for how it ends.
+
+    Beyond these ranks there are ``aggregators`` more, which only aggregate.  With ``namespaces`` (one per
+    rank) each rank runs inside its own network namespace.
+    """
+    if size < 1 or aggregators < 0:
+        raise InputError(f"a job needs at least one rank, got {size} and {aggregators} that only aggregate")
+    commands = [command] * size + [AGGREGATOR] * aggregators
+    if namespaces and len(namespaces) != len(commands):
+        raise InputError(f"{len(commands)} ranks need {len(commands)} namespaces, got {len(namespaces)}")
+    shared = _job_environment(size, aggregators, master_addr)
+    places = [into_namespace(name) for name in namespaces] if namespaces else [[]] * len(commands)
+    processes = [
+        ([*place, *words], {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank, (place, words) in enumerate(zip(places, commands, strict=True))
+    ]
+    return run_together(processes, aggregators=aggregators, on_line=on_line, grace_s=grace_s)
+
+
+def run_together(
+    processes: Sequence[tuple[Sequence[str], Mapping[str, str]]],
+    *,
+    aggregators: int = 0,
+    on_line: OnLine | None = None,
+    grace_s: float = GRACE_S,
+) -> Outcome:
+    """Run all of these (command, environment), numbered as ranks; what ``launch`` says of ranks holds."""
+    ranks: list[_Rank] = []
+    try:
+        for number, (command, environment) in enumerate(processes):
+            ranks.append(_start(number, command, environment))
+        return _watch(ranks, len(ranks) - aggregators, on_line or print_with_rank, grace_s)
+    finally:
+        _stop(ranks, grace_s)
+        _close(ranks)
+
+
+def into_namespace(name: str) -> list[str]:
+    """A prefix for a command that then runs in that network namespace."""
+    return ["ip", "netns", "exec", name]
+
+
+def print_with_rank(rank: int, stream: str, line: bytes) -> None:
+    """Pass a rank's line on to our own stream of the same name, as ``[rank] line``."""
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    target.buffer.write(b"[%d] %s\n" % (rank, line))
+    target.buffer.flush()
+
+
+def free_port() -> int:
+    """A port nobody listens on at loopback now, below the range from which the kernel gives out its own."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # Linux hands out 32768-60999 to outgoing connections
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def _job_environment(size: int, aggregators: int, master_addr: str) -> dict[str, str]:
+    job = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "SPARSEWIRE_AGGREGATORS": str(aggregators),
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(free_port()),
+        "SPARSEWIRE_SECRET": secrets.token_hex(32),
+    }
+    return {**RANK_DEFAULTS, **os.environ, **job}
+
+
+def _start(number: int, command: Sequence[str], environment: Mapping[str, str]) -> _Rank:
+    process = subprocess.Popen(
+        [*_bound_to_launcher(), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        # A group of its own: a rank's children can be stopped with it, and Ctrl-C reaches the launcher alone.
+        start_new_session=True,
+    )
+    pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+    return _Rank(number, process, pidfd)
+
+
+def _bound_to_launcher() -> list[str]:
+    """A prefix for a command that then cannot outlive a launcher killed with SIGKILL."""
+    if sys.platform != "linux":
+        return []
+    return [sys.executable, "-I", "-S", "-c", BIND_TO_LAUNCHER, str(os.getpid())]
+
+
+def _watch(ranks: Sequence[_Rank], workers: int, on_line: OnLine, grace_s: float) -> Outcome:
+    """Pass lines on until all ranks are gone; stop the others at the first failure.
+
+    Ranks from ``workers`` on wait for the others to leave, and some may never have met: a script need not
+    make a communicator.
+    """
+    outcome = Outcome()
+    alive = list(ranks)
+    kill_at = float("inf")
+    with _selector_over(ranks) as selector:
+        while alive:
+            for rank, event in _events(selector, alive, wake_up=kill_at < float("inf")):
+                if event != "death":
+                    if not _pass_on(rank, event, on_line):
+                        selector.unregister(rank.pipe(event))
+                    continue
+                alive.remove(rank)
+                if rank.pidfd is not None:
+                    selector.unregister(rank.pidfd)
+                code = rank.process.wait()
+                if code != 0 and outcome.rank is None and time.monotonic() < kill_at:
+                    outcome = _failure(rank.number, code)
+                    _signal(alive, signal.SIGTERM)
+                    kill_at = time.monotonic() + grace_s
+                elif all(other.number >= workers for other in alive):
+                    kill_at = min(kill_at, time.monotonic() + grace_s)
+            if time.monotonic() > kill_at:
+                _signal(alive, signal.SIGKILL)
+    for rank in ranks:
+        _pass_on_the_rest(rank, on_line)
+    return outcome
+
+
+def _failure(rank: int, returncode: int) -> Outcome:
+    if returncode < 0:  # how subprocess says "killed by this signal"
+        return Outcome(128 - returncode, rank, -returncode)
+    return Outcome(returncode, rank)
+
+
+@contextmanager
+def _selector_over(ranks: Sequence[_Rank]) -> Iterator[selectors.BaseSelector]:
+    with selectors.DefaultSelector() as selector:
+        for rank in ranks:
+            for stream in rank.unfinished:
+                os.set_blocking(rank.pipe(stream).fileno(), False)
+                selector.register(rank.pipe(stream), selectors.EVENT_READ, (rank, stream))
+            if rank.pidfd is not None:
+                selector.register(rank.pidfd, selectors.EVENT_READ, (rank, "death"))
+        yield selector
+
+
+def _events(
+    selector: selectors.BaseSelector, alive: Sequence[_Rank], wake_up: bool
+) -> Iterator[tuple[_Rank, str]]:
+    """What happened: (rank, "stdout" | "stderr" | "death"), deaths in their order where there are pidfds.
+
+    The order matters: a rank that is killed takes others with it milliseconds later.
+    """
+    without_pidfd = [rank for rank in alive if rank.pidfd is None]
+    for key, _ in selector.select(POLL_S if without_pidfd or wake_up else None):
+        yield key.data
+    for rank in without_pidfd:
+        if rank.process.poll() is not None:
+            yield rank, "death"
+
+
+def _pass_on(rank: _Rank, stream: str, on_line: OnLine) -> bool:
+    """Hand over the whole lines that have come; False at the end of the stream."""
+    try:
+        chunk = os.read(rank.pipe(stream).fileno(), READ_BYTES)
+    except BlockingIOError:
+        return True
+    *lines, rank.unfinished[stream] = (rank.unfinished[stream] + chunk).split(b"\n")
+    for line in lines:
+        on_line(rank.number, stream, line)
+    return bool(chunk)
+
+
+def _pass_on_the_rest(rank: _Rank, on_line: OnLine) -> None:
+    """What a dead rank left in its pipes.  Not to the end of the stream: its children may hold that open."""
+    for stream in rank.unfinished:
+        pipe = rank.pipe(stream)
+        while select.select([pipe], [], [], 0)[0] and _pass_on(rank, stream, on_line):
+            pass
+        if rank.unfinished[stream]:
+            on_line(rank.number, stream, rank.unfinished[stream])
+
+
+def _stop(ranks: Sequence[_Rank], grace_s: float) -> None:
+    """End whatever still runs, gently first."""
+    alive = [rank for rank in ranks if rank.process.poll() is None]
+    _signal(alive, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    for rank in alive:
+        with suppress(subprocess.TimeoutExpired):
+            rank.process.wait(max(0.0, deadline - time.monotonic()))
+    stubborn = [rank for rank in alive if rank.process.returncode is None]
+    _signal(stubborn, signal.SIGKILL)
+    for rank in stubborn:
+        rank.process.wait()
+
+
+def _signal(alive: Sequence[_Rank], number: signal.Signals) -> None:
+    """Signal the ranks with their children.  Only ranks not waited for yet: their ids cannot be others'."""
+    for rank in alive:
+        with suppress(ProcessLookupError):
+            os.killpg(rank.process.pid, number)
+
+
+def _close(ranks: Sequence[_Rank]) -> None:
+    for rank in ranks:
+        for stream in rank.unfinished:
+            rank.pipe(stream).close()
+        if rank.pidfd is not None:
+            os.close(rank.pidfd)
