@@ -1,8 +1,16 @@
-"""Hypothesis profiles: SPARSEWIRE_PROFILE is dev (the default), ci or nightly."""
+"""What every test process sets first: Ctrl-C, and the profile of hypothesis.
+
+SPARSEWIRE_PROFILE is dev (the default), ci or nightly.
+"""
 
 import os
+import signal
 
 import hypothesis
+
+# A shell script that runs the tests in the background starts them with SIGINT ignored, and processes that
+# tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROFILES = {"dev": 25, "ci": 200, "nightly": 5000}
 
@@ -12,7 +20,7 @@ for _name, _examples in PROFILES.items():
         max_examples=_examples,
         deadline=None,
         print_blob=True,
-        # inputs are built from whole vectors for up to 33 ranks: slow to draw, on purpose
+        # One example holds the vectors of up to 33 ranks, so it is large and slow to draw on purpose.
         suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
     )
 hypothesis.settings.load_profile(os.environ.get("SPARSEWIRE_PROFILE", "dev"))

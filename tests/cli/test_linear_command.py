@@ -18,20 +18,21 @@ import warnings
 
 import numpy as np
 import pytest
+from processes import PATIENCE_S, next_line, started, with_sigint_ignored
 from rich.console import Console
 
 from sparsewire.commands import linear_fit
 from sparsewire.commands.app import main
 from sparsewire.launch.local import Outcome
 from sparsewire.linear import LogisticRegression, Ridge, load_model, save_model
-from sparsewire.linear import fit_rank as job
+from sparsewire.linear import fit_rank
 from sparsewire.linear.fit_rank import FitPlan
 from sparsewire.linear.libsvm import read_libsvm
 from sparsewire.linear.model_file import model_facts
 from sparsewire.linear.reading import read_for_model
 from sparsewire.testing import run_program
 
-PATIENCE_S = 60.0
+COMMAND = [sys.executable, "-m", "sparsewire"]
 FEATURES = 6
 PASS = {"epoch": 2, "loss": 0.5, "held_out_loss": 0.75, "test_score": 0.875}
 PASS |= {"seconds": 3.0, "computing": 2.0, "communicating": 1.5, "bytes_sent": 5_300_000}
@@ -61,7 +62,7 @@ def write(tmp_path):
 @pytest.fixture
 def command(monkeypatch, capsys):
     """``sparsewire`` with these words in this process: exit code, and what it wrote on both streams."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["sparsewire", *map(str, words)])
@@ -82,7 +83,7 @@ def run_ranks(plan, size=2):
     """The exit codes of ranks in this process, and rank 0's events."""
     events = []
     tells = {0: events.append}
-    codes = run_program(lambda comm: job.run(comm, plan, tells.get(comm.rank, lambda event: None)), size)
+    codes = run_program(lambda comm: fit_rank.run(comm, plan, tells.get(comm.rank, lambda event: None)), size)
     return codes, events
 
 
@@ -105,23 +106,10 @@ def fit(tmp_path_factory):
     (folder / "train.svm").write_text("".join(lines(80)))
     (folder / "test.svm").write_text("".join(lines(30)) + "1 2:1 7:1 1000:3\n-1 1:1\n")
     words = ["linear", "fit", folder / "train.svm", "--test", folder / "test.svm", "-n", 3, "--epochs", 4]
-    words += [
-        "--batch",
-        5,
-        "--average",
-        "--one-based",
-        "--model",
-        folder / "m.npz",
-        "--json",
-        folder / "m.json",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "sparsewire", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    words += ["--batch", 5, "--average", "--one-based", "--model", folder / "m.npz"]
+    words += ["--json", folder / "m.json"]
+    command = [*COMMAND, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -169,16 +157,11 @@ def test_fit_writes_passes_and_the_command_as_json(fit):
 
 def test_ctrl_c_leaves_the_model_of_the_last_complete_pass(write, tmp_path):
     words = ["linear", "fit", write(lines(40)), "-n", "2", "--epochs", "1000000", "--model", "m.npz"]
-    launcher = subprocess.Popen(
-        [sys.executable, "-m", "sparsewire", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert launcher.stderr is not None
-    assert launcher.stderr.readline().startswith("linear fit: pass 1 of 1000000: loss ")
-    launcher.send_signal(signal.SIGINT)
-    _, rest = launcher.communicate(timeout=PATIENCE_S)
+    command = with_sigint_ignored([*COMMAND, *words])  # the harder case: in the background
+    with started(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as launcher:
+        assert next_line(launcher, "stderr").startswith("linear fit: pass 1 of 1000000: loss ")
+        launcher.send_signal(signal.SIGINT)
+        _, rest = launcher.communicate(timeout=PATIENCE_S)
     assert launcher.returncode == 130
     *_, last = rest.splitlines()
     epochs = load_model(tmp_path / "m.npz").n_iter_
@@ -272,7 +255,7 @@ def test_ranks_without_rows_or_without_a_class_take_part(write, tmp_path):
 
 def test_every_rank_has_the_model_that_is_saved(write, tmp_path):
     plan = plan_of(write(lines(50, labels=(3, 7, 9))), model=str(tmp_path / "m.npz"), dtype="float64")
-    coefs = run_program(lambda comm: job.fit(comm, plan, lambda event: None).coef_.copy(), 3)
+    coefs = run_program(lambda comm: fit_rank.fit(comm, plan, lambda event: None).coef_.copy(), 3)
     saved = load_model(plan.model)
     assert saved.classes_.tolist() == [3, 7, 9]
     assert saved.coef_.shape == (3, FEATURES)
@@ -489,10 +472,10 @@ def test_reading_is_only_spoken_of_when_it_takes_long(monkeypatch):
         told.append(event)
         has_come.set()
 
-    with job._telling_if_slow(tell, "reading a"):
+    with fit_rank._telling_if_slow(tell, "reading a"):
         pass
-    monkeypatch.setattr(job, "QUIET_S", 0.0)
-    with job._telling_if_slow(tell, "reading b"):
+    monkeypatch.setattr(fit_rank, "QUIET_S", 0.0)
+    with fit_rank._telling_if_slow(tell, "reading b"):
         assert has_come.wait(PATIENCE_S)
     assert told == [{"doing": "reading b"}]
 
@@ -500,7 +483,7 @@ def test_reading_is_only_spoken_of_when_it_takes_long(monkeypatch):
 def test_warnings_for_the_user_become_notes(monkeypatch):
     told, shown = [], []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_: shown.append(message))
-    job._tell_warnings(told.append)
+    fit_rank._tell_warnings(told.append)
     warnings.showwarning("a qid is ignored", UserWarning, "file", 1)
     warnings.showwarning("overflow", RuntimeWarning, "file", 1)
     assert (told, shown) == ([{"note": "a qid is ignored"}], ["overflow"])

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S, assert_all_gone, next_line, started, with_sigint_ignored
 
 from sparsewire.errors import InputError
 from sparsewire.launch.local import Outcome, launch
 
 COMMAND = [sys.executable, "-m", "sparsewire"]
-PATIENCE_S = 20.0
 JOB = [
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("SPARSEWIRE_SECRET", "OMP_NUM_THREADS"),
@@ -40,30 +40,12 @@ def script(tmp_path):
     return write
 
 
-def is_gone(pid: int) -> bool:
-    """Dead, whether or not somebody has collected it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def assert_all_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not all(map(is_gone, pids)):
-        assert time.monotonic() < deadline, f"still alive: {[pid for pid in pids if not is_gone(pid)]}"
-        time.sleep(0.01)
-
-
-def start_and_read_pids(script: Path, ranks: int) -> tuple[subprocess.Popen[str], list[int]]:
-    launcher = subprocess.Popen(
-        [*COMMAND, "run", "-n", str(ranks), str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert launcher.stdout is not None
-    return launcher, [int(launcher.stdout.readline().split()[1]) for _ in range(ranks)]
+@contextmanager
+def staying(script: Path, ranks: int, start: Callable[[list[str]], list[str]] = list):
+    """A launcher whose ranks do not end by themselves, and their process ids."""
+    command = start([*COMMAND, "run", "-n", str(ranks), str(script)])
+    with started(command) as launcher:
+        yield launcher, [int(next_line(launcher).split()[1]) for _ in range(ranks)]
 
 
 def test_every_line_carries_its_rank_on_its_own_stream(cli, script):
@@ -163,11 +145,20 @@ def test_children_of_ranks_stop_too(cli, script):
     assert_all_gone([int(line.split()[1]) for line in done.stdout.splitlines()])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_launcher_stops_all(script, number):
-    launcher, pids = start_and_read_pids(script(SAY_PID_AND_STAY), 3)
-    launcher.send_signal(number)
-    _, errors = launcher.communicate(timeout=PATIENCE_S)
+@pytest.mark.parametrize(
+    ("number", "start"),
+    [
+        (signal.SIGINT, list),
+        (signal.SIGINT, with_sigint_ignored),
+        (signal.SIGTERM, list),
+        (signal.SIGHUP, list),
+    ],
+    ids=["SIGINT", "SIGINT-in-the-background", "SIGTERM", "SIGHUP"],
+)
+def test_a_signal_to_the_launcher_stops_all(script, number, start):
+    with staying(script(SAY_PID_AND_STAY), 2, start) as (launcher, pids):
+        launcher.send_signal(number)
+        _, errors = launcher.communicate(timeout=PATIENCE_S)
     assert launcher.returncode == 128 + number
     assert "Traceback" not in errors
     assert_all_gone(pids)
@@ -175,24 +166,32 @@ def test_a_signal_to_the_launcher_stops_all(script, number):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 def test_no_rank_survives_a_launcher_killed_with_kill_9(script):
-    launcher, pids = start_and_read_pids(script(SAY_PID_AND_STAY), 3)
-    launcher.kill()
-    launcher.communicate(timeout=PATIENCE_S)
+    with staying(script(SAY_PID_AND_STAY), 3) as (launcher, pids):
+        launcher.kill()
+        launcher.communicate(timeout=PATIENCE_S)
     assert_all_gone(pids)
+
+
+def test_ranks_of_a_launcher_that_ignores_sigint_do_not_ignore_it():
+    says = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    heard: list[bytes] = []
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        launch([sys.executable, "-c", says], 2, on_line=lambda rank, stream, line: heard.append(line))
+    finally:
+        signal.signal(signal.SIGINT, ours)
+    assert heard == [b"True", b"True"]
 
 
 def test_a_reader_that_has_seen_enough_ends_the_job_quietly(script):
     path = script("import os\nwhile True: print(os.getpid())")
-    with subprocess.Popen(
-        [*COMMAND, "run", "-n", "2", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as launcher:
+    with staying(path, 2) as (launcher, pids):
         assert launcher.stdout is not None
         assert launcher.stderr is not None
-        pid = int(launcher.stdout.readline().split()[1])
         launcher.stdout.close()
         assert launcher.stderr.read() == ""
         assert launcher.wait(PATIENCE_S) == 128 + signal.SIGPIPE
-    assert_all_gone([pid])
+    assert_all_gone(pids)
 
 
 def test_arguments_reach_the_script_untouched(cli, script):

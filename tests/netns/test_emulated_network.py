@@ -8,11 +8,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import PATIENCE_S, assert_all_gone, next_line, started
 
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.launch import emulation as module
@@ -33,11 +35,11 @@ needs_root = [
     ),
 ]
 
-BURST_S = (
-    2 * module.SMALLEST_BURST_BYTES * 8 / 10**8
-)  # at 100mbit: what both buckets of a link let through at once
+COMMAND = [sys.executable, "-m", "sparsewire"]
+# Both ends of a link let their burst pass at once; at 100mbit it would have taken so long.
+BURST_S = 2 * module.SMALLEST_BURST_BYTES * 8 / 10**8
 
-# Rank 0 receives PAYLOAD bytes from every other rank at once and prints how long the rate allowed for it.
+# Rank 0 receives so many bytes from every other rank at once, and prints how long that took.
 RECEIVE_FROM_ALL = """
 import os, socket, sys, threading, time
 from sparsewire.launch.emulation import interface_bytes
@@ -88,37 +90,16 @@ def mine() -> set[str]:
     return {name for name in namespaces() if name.startswith(f"sw{os.getpid()}-")}
 
 
-def is_gone(pid: str) -> bool:
-    """Dead, whether or not somebody has collected it."""
-    try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def start_endless_benchmark(driver: str) -> tuple[subprocess.Popen[str], set[str]]:
-    """A benchmark in the middle of its work, and the namespaces it lives in."""
+@contextmanager
+def endless_benchmark(driver: str) -> Iterator[tuple[subprocess.Popen[str], set[str]]]:
+    """A benchmark in the middle of its work, and the namespaces it uses."""
     words = "bench allreduce -n 2 --size 1k --network 1gbit --no-peers --algorithms allgather_sum"
-    benchmark = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "sparsewire",
-            *shlex.split(words),
-            "--driver",
-            driver,
-            "--iterations",
-            "1000000",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert benchmark.stderr is not None
-    assert "measuring" in benchmark.stderr.readline()
-    used = {name for name in namespaces() if name.startswith(f"sw{benchmark.pid}-")}
-    assert len(used) == 3
-    return benchmark, used
+    words += f" --driver {driver} --iterations 1000000"
+    with started([*COMMAND, *shlex.split(words)]) as benchmark:
+        assert "measuring" in next_line(benchmark, "stderr")
+        used = {name for name in namespaces() if name.startswith(f"sw{benchmark.pid}-")}
+        assert len(used) == 3
+        yield benchmark, used
 
 
 @pytest.mark.parametrize(
@@ -158,16 +139,7 @@ def rows_of(words: str, folder: Path) -> dict[str, Any]:
 def measured(words: str, folder: Path) -> list[dict[str, Any]]:
     path = folder / "rows.json"
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sparsewire",
-            "bench",
-            "allreduce",
-            *shlex.split(words),
-            "--json",
-            str(path),
-        ],
+        [*COMMAND, "bench", "allreduce", *shlex.split(words), "--json", str(path)],
         capture_output=True,
         text=True,
         check=False,
@@ -239,26 +211,23 @@ class TestWithRoot:
         assert mine() == set()
 
     def test_leftovers_of_a_killed_owner_are_removed_by_the_next_use_and_nothing_else(self):
-        owner = subprocess.Popen([sys.executable, "-c", HOLD_A_NETWORK], stdout=subprocess.PIPE, text=True)
-        foreign = f"swim-{os.getpid()}"  # starts like ours, and is not
+        foreign = f"swim-{os.getpid()}"  # starts like our names, and is none
         subprocess.check_call(["ip", "netns", "add", foreign])
         try:
-            assert owner.stdout is not None
-            left = set(owner.stdout.readline().split())
-            assert len(left) == 2
-            assert left <= namespaces()
-            remove_leftovers()
-            assert left <= namespaces()  # their owner lives
-            owner.kill()
-            owner.wait()
+            with started([sys.executable, "-c", HOLD_A_NETWORK]) as owner:
+                left = set(next_line(owner).split())
+                assert len(left) == 2
+                assert left <= namespaces()
+                remove_leftovers()
+                assert left <= namespaces()  # their owner lives
+                owner.kill()
+                owner.wait()
             assert left <= namespaces()
             with emulated_network(1, 10**9):
                 assert left.isdisjoint(namespaces())
             assert not any(name.startswith(f"sw{owner.pid}-") for name in namespaces())
             assert foreign in namespaces()
         finally:
-            owner.kill()
-            owner.communicate()
             subprocess.check_call(["ip", "netns", "delete", foreign])
             remove_leftovers()
 
@@ -309,24 +278,23 @@ class TestWithRoot:
 
     @pytest.mark.parametrize("driver", ["tcp", "mpi"])
     def test_a_killed_benchmark_leaves_what_the_next_use_removes(self, driver):
-        benchmark, left = start_endless_benchmark(driver)
-        pids = [
-            pid for name in left for pid in subprocess.check_output(["ip", "netns", "pids", name]).split()
-        ]
-        assert len(pids) >= 2
-        benchmark.kill()
-        benchmark.communicate()
-        deadline = time.monotonic() + 20.0
-        while not all(is_gone(pid.decode()) for pid in pids):
-            assert time.monotonic() < deadline, "ranks survived their killed launcher"
-            time.sleep(0.01)
+        with endless_benchmark(driver) as (benchmark, left):
+            pids = [
+                int(pid)
+                for name in left
+                for pid in subprocess.check_output(["ip", "netns", "pids", name]).split()
+            ]
+            assert len(pids) >= 2
+            benchmark.kill()
+            benchmark.communicate()
+        assert_all_gone(pids)
         remove_leftovers()
         assert left.isdisjoint(namespaces())
 
     @pytest.mark.parametrize("driver", ["tcp", "mpi"])
     def test_a_terminated_benchmark_cleans_up_itself(self, driver):
-        benchmark, left = start_endless_benchmark(driver)
-        benchmark.terminate()
-        benchmark.communicate(timeout=30)
+        with endless_benchmark(driver) as (benchmark, left):
+            benchmark.terminate()
+            benchmark.communicate(timeout=PATIENCE_S)
         assert benchmark.returncode == 128 + signal.SIGTERM
         assert left.isdisjoint(namespaces())

@@ -72,6 +72,8 @@ def main() -> NoReturn:
     """Run the command line; an error that is ours is one line, not a traceback."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
+    # A shell script starts us in the background with SIGINT ignored, and Python keeps it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except SparsewireError as error:

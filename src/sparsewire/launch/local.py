@@ -1,12 +1,12 @@
-"""Start P local ranks as processes, and see all of them to their end.
+"""Start local ranks as processes, and wait until all of them have ended.
 
-One thread and one loop: every rank's output and every rank's death arrive through the same selector, so
-lines are never garbled, nothing is lost at exit, and the first failure is known as the first.
+One thread waits for everything: the output and the end of every rank arrive through the same selector.
+Therefore lines of two ranks never mix, no output is lost, and the first failure is known to be the first.
 
-    a rank fails           the others get SIGTERM, and SIGKILL after a grace
-    all workers have ended ranks that only aggregate have the grace to end too
-    the launcher is ended  an exception (Ctrl-C too) leaves ``launch`` only after every rank is gone
-    the launcher is killed the kernel kills the ranks (Linux: PR_SET_PDEATHSIG)
+    a rank fails             the others get SIGTERM, and SIGKILL after the grace period
+    all workers have ended   ranks that only aggregate get SIGKILL after the grace period
+    the launcher is ended    an exception (Ctrl-C too) leaves ``launch`` only when every rank has ended
+    the launcher is killed   the kernel kills the ranks (Linux: PR_SET_PDEATHSIG)
 """
 
 from __future__ import annotations
@@ -33,35 +33,40 @@ __all__ = ["OnLine", "Outcome", "free_port", "into_namespace", "launch", "print_
 # Called with the rank, "stdout" or "stderr", and one line without its newline.
 OnLine: TypeAlias = Callable[[int, str, bytes], None]
 
-# Ranks share the cores, so one thread each unless the user knows better.  Unbuffered, because a rank
-# that is killed cannot flush, and its last words are the ones that matter.
+# Ranks share the cores, so each has one thread unless the user sets another number.  Output is unbuffered,
+# because a rank that is killed cannot flush, and its last lines tell why it failed.
 RANK_DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-GRACE_S = 5.0  # between SIGTERM and SIGKILL: what mpiexec and torchrun users are used to (torchrun waits 30)
-POLL_S = 0.05  # how late a death is noticed where the kernel has no pidfd
+GRACE_S = 5.0  # between SIGTERM and SIGKILL; torchrun waits 30
+POLL_S = 0.05  # the delay after which an end is noticed where the kernel has no pidfd
 READ_BYTES = 1 << 16  # the capacity of a Linux pipe: one read empties it
 
 AGGREGATOR = [sys.executable, "-m", "sparsewire", "serve"]
 
-# A process of its own that becomes the rank, because code between fork and exec (preexec_fn) may deadlock
-# when the launcher has threads.  1 is PR_SET_PDEATHSIG (<linux/prctl.h>), and it outlives exec.  The
-# launcher may have died before the request was made.
-BIND_TO_LAUNCHER = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
+# Every rank begins as this program, which then becomes the rank.  Code between fork and exec (preexec_fn)
+# could do the same, but may deadlock when the launcher has threads.
+#   A launcher that ignores SIGINT would have ranks that ignore it too.
+#   1 is PR_SET_PDEATHSIG (<linux/prctl.h>); the request stays valid after exec.  It comes too late if the
+#   launcher has ended already: then this process has another parent.
+BECOME_RANK = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        os._exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: ``code`` is 0, or that of the first rank that failed (128 + signal if killed)."""
+    """How a job ended: ``code`` is 0, or the exit code of the first rank that failed (128 + its signal)."""
 
     code: int = 0
     rank: int | None = None
     killed_by: int | None = None
-    command: str | None = None  # what ended, where that is not a rank itself
+    command: str | None = None  # the name of what ended, if that was not a rank itself
 
     def __str__(self) -> str:
         if self.rank is None:
@@ -96,10 +101,10 @@ def launch(
     on_line: OnLine | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
-    """Run ``command`` once per rank and wait; see the module for how it ends.
+    """Run ``command`` once per rank and wait; the module's docstring says how a job ends.
 
-    Beyond these ranks there are ``aggregators`` more, which only aggregate.  With ``namespaces`` (one per
-    rank) each rank runs inside its own network namespace.
+    The job has ``aggregators`` more ranks, which only aggregate.  With ``namespaces`` (one per rank) each
+    rank runs inside its own network namespace.
     """
     if size < 1 or aggregators < 0:
         raise InputError(f"a job needs at least one rank, got {size} and {aggregators} that only aggregate")
@@ -122,7 +127,7 @@ def run_together(
     on_line: OnLine | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
-    """Run all of these (command, environment), numbered as ranks; what ``launch`` says of ranks holds."""
+    """Run every (command, environment) as the rank of its position, and wait as ``launch`` does."""
     ranks: list[_Rank] = []
     try:
         for number, (command, environment) in enumerate(processes):
@@ -134,21 +139,21 @@ def run_together(
 
 
 def into_namespace(name: str) -> list[str]:
-    """A prefix for a command that then runs in that network namespace."""
+    """Words before a command, which make it run in that network namespace."""
     return ["ip", "netns", "exec", name]
 
 
 def print_with_rank(rank: int, stream: str, line: bytes) -> None:
-    """Pass a rank's line on to our own stream of the same name, as ``[rank] line``."""
+    """Write the line of a rank to our own stream of the same name, as ``[rank] line``."""
     target = sys.stdout if stream == "stdout" else sys.stderr
     target.buffer.write(b"[%d] %s\n" % (rank, line))
     target.buffer.flush()
 
 
 def free_port() -> int:
-    """A port nobody listens on at loopback now, below the range from which the kernel gives out its own."""
+    """A port on which nobody listens at loopback now, outside the range that the kernel assigns itself."""
     while True:
-        port = random.randrange(20_000, 32_000)  # Linux hands out 32768-60999 to outgoing connections
+        port = random.randrange(20_000, 32_000)  # Linux assigns 32768-60999 to outgoing connections
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -172,30 +177,24 @@ def _job_environment(size: int, aggregators: int, master_addr: str) -> dict[str,
 
 def _start(number: int, command: Sequence[str], environment: Mapping[str, str]) -> _Rank:
     process = subprocess.Popen(
-        [*_bound_to_launcher(), *command],
+        [sys.executable, "-I", "-S", "-c", BECOME_RANK, str(os.getpid()), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
-        # A group of its own: a rank's children can be stopped with it, and Ctrl-C reaches the launcher alone.
+        # A rank has its own process group, so that its children can be stopped with it.  Ctrl-C on a
+        # terminal then reaches the launcher alone, which stops the ranks.
         start_new_session=True,
     )
     pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
     return _Rank(number, process, pidfd)
 
 
-def _bound_to_launcher() -> list[str]:
-    """A prefix for a command that then cannot outlive a launcher killed with SIGKILL."""
-    if sys.platform != "linux":
-        return []
-    return [sys.executable, "-I", "-S", "-c", BIND_TO_LAUNCHER, str(os.getpid())]
-
-
 def _watch(ranks: Sequence[_Rank], workers: int, on_line: OnLine, grace_s: float) -> Outcome:
-    """Pass lines on until all ranks are gone; stop the others at the first failure.
+    """How the job ended.  Passes lines on until all ranks have ended; the first failure stops the others.
 
-    Ranks from ``workers`` on wait for the others to leave, and some may never have met: a script need not
-    make a communicator.
+    Ranks from ``workers`` on only aggregate.  They end after the workers have left, or wait for workers
+    forever if the script makes no communicator; then they are killed.
     """
     outcome = Outcome()
     alive = list(ranks)
@@ -203,7 +202,7 @@ def _watch(ranks: Sequence[_Rank], workers: int, on_line: OnLine, grace_s: float
     with _selector_over(ranks) as selector:
         while alive:
             for rank, event in _events(selector, alive, wake_up=kill_at < float("inf")):
-                if event != "death":
+                if event != "end":
                     if not _pass_on(rank, event, on_line):
                         selector.unregister(rank.pipe(event))
                     continue
@@ -225,7 +224,7 @@ def _watch(ranks: Sequence[_Rank], workers: int, on_line: OnLine, grace_s: float
 
 
 def _failure(rank: int, returncode: int) -> Outcome:
-    if returncode < 0:  # how subprocess says "killed by this signal"
+    if returncode < 0:  # subprocess gives the signal that killed the process as a negative number
         return Outcome(128 - returncode, rank, -returncode)
     return Outcome(returncode, rank)
 
@@ -238,27 +237,28 @@ def _selector_over(ranks: Sequence[_Rank]) -> Iterator[selectors.BaseSelector]:
                 os.set_blocking(rank.pipe(stream).fileno(), False)
                 selector.register(rank.pipe(stream), selectors.EVENT_READ, (rank, stream))
             if rank.pidfd is not None:
-                selector.register(rank.pidfd, selectors.EVENT_READ, (rank, "death"))
+                selector.register(rank.pidfd, selectors.EVENT_READ, (rank, "end"))
         yield selector
 
 
 def _events(
     selector: selectors.BaseSelector, alive: Sequence[_Rank], wake_up: bool
 ) -> Iterator[tuple[_Rank, str]]:
-    """What happened: (rank, "stdout" | "stderr" | "death"), deaths in their order where there are pidfds.
+    """What happened since the last call: (rank, "stdout" | "stderr" | "end").
 
-    The order matters: a rank that is killed takes others with it milliseconds later.
+    Where there are pidfds, ends come in their order.  The order matters: when a rank is killed, others fail
+    because of it milliseconds later.
     """
     without_pidfd = [rank for rank in alive if rank.pidfd is None]
     for key, _ in selector.select(POLL_S if without_pidfd or wake_up else None):
         yield key.data
     for rank in without_pidfd:
         if rank.process.poll() is not None:
-            yield rank, "death"
+            yield rank, "end"
 
 
 def _pass_on(rank: _Rank, stream: str, on_line: OnLine) -> bool:
-    """Hand over the whole lines that have come; False at the end of the stream."""
+    """Pass on the complete lines that have come; False at the end of the stream."""
     try:
         chunk = os.read(rank.pipe(stream).fileno(), READ_BYTES)
     except BlockingIOError:
@@ -270,7 +270,10 @@ def _pass_on(rank: _Rank, stream: str, on_line: OnLine) -> bool:
 
 
 def _pass_on_the_rest(rank: _Rank, on_line: OnLine) -> None:
-    """What a dead rank left in its pipes.  Not to the end of the stream: its children may hold that open."""
+    """Pass on what an ended rank left in its pipes.
+
+    This does not wait for the end of the streams, because children of the rank may hold them open.
+    """
     for stream in rank.unfinished:
         pipe = rank.pipe(stream)
         while select.select([pipe], [], [], 0)[0] and _pass_on(rank, stream, on_line):
@@ -280,21 +283,24 @@ def _pass_on_the_rest(rank: _Rank, on_line: OnLine) -> None:
 
 
 def _stop(ranks: Sequence[_Rank], grace_s: float) -> None:
-    """End whatever still runs, gently first."""
+    """End every rank that still runs: with SIGTERM, and after the grace period with SIGKILL."""
     alive = [rank for rank in ranks if rank.process.poll() is None]
     _signal(alive, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     for rank in alive:
         with suppress(subprocess.TimeoutExpired):
             rank.process.wait(max(0.0, deadline - time.monotonic()))
-    stubborn = [rank for rank in alive if rank.process.returncode is None]
-    _signal(stubborn, signal.SIGKILL)
-    for rank in stubborn:
+    remaining = [rank for rank in alive if rank.process.returncode is None]
+    _signal(remaining, signal.SIGKILL)
+    for rank in remaining:
         rank.process.wait()
 
 
 def _signal(alive: Sequence[_Rank], number: signal.Signals) -> None:
-    """Signal the ranks with their children.  Only ranks not waited for yet: their ids cannot be others'."""
+    """Signal the ranks and their children.
+
+    These must be ranks that nobody has waited for: until then no other process can get their ids.
+    """
     for rank in alive:
         with suppress(ProcessLookupError):
             os.killpg(rank.process.pid, number)
