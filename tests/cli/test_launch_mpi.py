@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE_S, assert_all_gone, next_line, started
 
+from processes import PATIENCE_S, assert_all_gone, next_line, started
 from sparsewire.launch import mpi as module
 from sparsewire.launch.emulation import Host
 from sparsewire.launch.mpi import MpiMissingError, find_mpiexec, launch_mpi

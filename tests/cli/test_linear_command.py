@@ -18,14 +18,13 @@ import warnings
 
 import numpy as np
 import pytest
-from processes import PATIENCE_S, next_line, started, with_sigint_ignored
 from rich.console import Console
 
+from processes import PATIENCE_S, next_line, started, with_sigint_ignored
 from sparsewire.commands import linear_fit
 from sparsewire.commands.app import main
 from sparsewire.launch.local import Outcome
-from sparsewire.linear import LogisticRegression, Ridge, load_model, save_model
-from sparsewire.linear import fit_rank
+from sparsewire.linear import LogisticRegression, Ridge, fit_rank, load_model, save_model
 from sparsewire.linear.fit_rank import FitPlan
 from sparsewire.linear.libsvm import read_libsvm
 from sparsewire.linear.model_file import model_facts

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE_S, assert_all_gone, next_line, started, with_sigint_ignored
 
+from processes import PATIENCE_S, assert_all_gone, next_line, started, with_sigint_ignored
 from sparsewire.errors import InputError
 from sparsewire.launch.local import Outcome, launch
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import PATIENCE_S, assert_all_gone, next_line, started
 
+from processes import PATIENCE_S, assert_all_gone, next_line, started
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.launch import emulation as module
 from sparsewire.launch.emulation import (
