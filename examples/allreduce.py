@@ -14,6 +14,5 @@ with sw.init() as comm:
     if comm.rank == 0:
         last = comm.last
         print(f"{comm.size} ranks, {np.count_nonzero(total):,} non-zeros in the sum of {total.sum():.0f}")
-        print(
-            f"{last.algorithm} sent {last.bytes_sent:,} bytes; a dense ring sends {6 * gradient.nbytes // 4:,}"
-        )
+        of_ring = 2 * (comm.size - 1) * gradient.nbytes // comm.size
+        print(f"{last.algorithm} sent {last.bytes_sent:,} bytes; a dense ring sends {of_ring:,}")

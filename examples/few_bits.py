@@ -1,4 +1,4 @@
-"""Linear regression on several ranks whose gradients travel in few bits, with and without error feedback.
+"""Linear regression on several ranks, which send gradients of few bits, with and without error feedback.
 
 sparsewire run -n 4 examples/few_bits.py
 """
@@ -11,7 +11,7 @@ FEATURES, SAMPLES, STEPS, RATE = 500, 1000, 20, 0.3
 
 
 def train(comm, samples, labels, precision=None, feedback=None):
-    """The weights after some steps of gradient descent, and how many bytes this rank has sent for them."""
+    """The weights after some steps of gradient descent, and the bytes that this rank sent."""
     weights, sent = np.zeros(FEATURES, "float32"), 0
     for _ in range(STEPS):
         gradient = samples.T @ (samples @ weights - labels) / SAMPLES

@@ -1,4 +1,4 @@
-"""Linear regression on several ranks of whose gradients only the largest entries travel.
+"""Linear regression on several ranks, which send only the largest entries of their gradients.
 
 sparsewire run -n 4 examples/few_entries.py
 """
@@ -7,11 +7,11 @@ import numpy as np
 
 import sparsewire as sw
 
-FEATURES, SAMPLES, STEPS, RATE = 1000, 2000, 400, 0.1
+FEATURES, SAMPLES, STEPS, RATE = 500, 1000, 300, 0.1
 
 
 def train(comm, samples, labels, method):
-    """The weights after some steps of gradient descent, and how many bytes this rank has sent for them."""
+    """The weights after some steps of gradient descent, and the bytes that this rank sent."""
     weights, sent = np.zeros(FEATURES, "float32"), 0
     sync = sw.Sync(comm, method, density=0.05) if method else None
     state = sync.init(FEATURES) if sync else None
@@ -36,6 +36,5 @@ with sw.init() as comm:
         weights, sent = train(comm, samples, labels, method)
         error = np.linalg.norm(weights - truth) / np.linalg.norm(truth)
         if comm.rank == 0:
-            print(
-                f"{method or 'everything':<16} {sent / 1e6:6.2f} MB sent by a rank, error of the weights {error:.3f}"
-            )
+            name = method or "everything"
+            print(f"{name:<16} {sent / 1e6:6.2f} MB sent by a rank, error of the weights {error:.3f}")

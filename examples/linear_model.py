@@ -7,12 +7,11 @@ import sparsewire as sw
 from sparsewire.linear import LogisticRegression, url_like
 
 with sw.init() as comm:
-    rows, labels = url_like(20_000, features=200_000, nonzeros=50, part=(comm.rank, comm.size))
+    rows, labels = url_like(10_000, features=200_000, nonzeros=50, part=(comm.rank, comm.size))
     model = LogisticRegression(comm=comm, batch_size=100, max_iter=5, tol=None, random_state=0)
     for epoch, progress in enumerate(model.iter_fit(rows, labels), start=1):
         if comm.rank == 0:
-            print(
-                f"pass {epoch}: loss {progress.loss:.4f}, {progress.bytes_sent / 1e6:.1f} MB sent by a rank"
-            )
+            sent = progress.bytes_sent / 1e6
+            print(f"pass {epoch}: loss {progress.loss:.4f}, {sent:.1f} MB sent by a rank")
     if comm.rank == 0:
-        print(f"right about {model.score(rows, labels):.1%} of this rank's rows")
+        print(f"{model.score(rows, labels):.1%} of this rank's rows have the right class")

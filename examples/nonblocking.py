@@ -1,4 +1,4 @@
-"""Sums in the background while computing goes on:  sparsewire run -n 2 examples/nonblocking.py
+"""Sums in the background while the ranks compute:  sparsewire run -n 2 examples/nonblocking.py
 
 The same under MPI:  mpiexec -n 2 python examples/nonblocking.py
 """
@@ -11,7 +11,7 @@ LAYERS = 6
 
 
 def backward(layer: int, chance: np.random.Generator) -> np.ndarray:
-    """Stands for the work that makes the gradient of a layer, which is mostly zero."""
+    """The gradient of a layer, which is mostly zero; the matrix products take the place of a real model."""
     activations = chance.standard_normal((200, 200), dtype="float32")
     for _ in range(20):
         activations = np.maximum(activations @ activations.T / 200, 0)
@@ -29,7 +29,6 @@ with sw.init() as comm:
     means = [request.wait() for request in requests]
 
     if comm.rank == 0:
-        print(
-            f"{comm.size} ranks, {LAYERS} layers, {sum(np.count_nonzero(mean) for mean in means):,} non-zeros"
-        )
-        print(f"the last sum was made by {requests[-1].last.algorithm}")
+        count = sum(np.count_nonzero(mean) for mean in means)
+        print(f"{comm.size} ranks, {LAYERS} layers, {count:,} non-zeros")
+        print(f"the algorithm of the last sum is {requests[-1].last.algorithm}")

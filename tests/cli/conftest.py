@@ -1,13 +1,16 @@
-"""The command line as its users have it: another process."""
+"""The command line as its users have it, in another process; or faster, in the process of the test."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
+
+from sparsewire.commands import main
 
 Cli: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMAND = [sys.executable, "-m", "sparsewire"]
@@ -22,3 +25,20 @@ def cli() -> Cli:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **more)  # type: ignore[call-overload]
 
     return run
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run ``sparsewire`` with these words in this process; its exit code, and its text on both streams."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those that the command line handles
+    handlers = {number: signal.getsignal(number) for number in numbers}
+
+    def run(*words: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sparsewire", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capsys.readouterr()
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from processes import PATIENCE_S, next_line, started, with_sigint_ignored
 from sparsewire.commands import linear_fit
-from sparsewire.commands.app import main
 from sparsewire.launch.local import Outcome
 from sparsewire.linear import LogisticRegression, Ridge, fit_rank, load_model, save_model
 from sparsewire.linear.fit_rank import FitPlan
@@ -58,22 +57,6 @@ def write(tmp_path):
     return write
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """``sparsewire`` with these words in this process: exit code, and what it wrote on both streams."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["sparsewire", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, *capsys.readouterr()
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
 def plan_of(train, **more):
     return FitPlan(train, **{"loss": "logistic", "parameters": {"max_iter": 3, "tol": None}, **more})
 
@@ -100,11 +83,11 @@ def refusal(plan, size=2):
 
 @pytest.fixture(scope="module")
 def fit(tmp_path_factory):
-    """A training that three processes did, with all that it leaves behind."""
+    """A training by two processes, with all that it leaves behind."""
     folder = tmp_path_factory.mktemp("fit")
     (folder / "train.svm").write_text("".join(lines(80)))
     (folder / "test.svm").write_text("".join(lines(30)) + "1 2:1 7:1 1000:3\n-1 1:1\n")
-    words = ["linear", "fit", folder / "train.svm", "--test", folder / "test.svm", "-n", 3, "--epochs", 4]
+    words = ["linear", "fit", folder / "train.svm", "--test", folder / "test.svm", "-n", 2, "--epochs", 4]
     words += ["--batch", 5, "--average", "--one-based", "--model", folder / "m.npz"]
     words += ["--json", folder / "m.json"]
     command = [*COMMAND, *map(str, words)]
@@ -141,7 +124,7 @@ def test_fit_has_a_line_for_every_pass_and_notes_what_the_model_cannot_know(fit)
 def test_fit_writes_passes_and_the_command_as_json(fit):
     folder, _ = fit
     saved = json.loads((folder / "m.json").read_text())
-    words = "sparsewire linear fit train.svm --test test.svm --epochs 4 --ranks 3 --model m.npz --batch 5 "
+    words = "sparsewire linear fit train.svm --test test.svm --epochs 4 --ranks 2 --model m.npz --batch 5 "
     assert saved["command"] == words + "--average --one-based"
     assert [row["epoch"] for row in saved["rows"]] == [1, 2, 3, 4]
     losses = [row["loss"] for row in saved["rows"]]

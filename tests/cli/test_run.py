@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections import Counter
@@ -48,6 +47,17 @@ def staying(script: Path, ranks: int, start: Callable[[list[str]], list[str]] = 
         yield launcher, [int(next_line(launcher).split()[1]) for _ in range(ranks)]
 
 
+def run_python(program: str, size: int, **options: float) -> tuple[Outcome, list[list[str]]]:
+    """How the ranks of a program ended, and the lines that each of them wrote."""
+    said: list[list[str]] = [[] for _ in range(size)]
+
+    def on_line(rank: int, stream: str, line: bytes) -> None:
+        said[rank].append(line.decode())
+
+    outcome = launch([sys.executable, "-c", program], size, on_line=on_line, **options)
+    return outcome, said
+
+
 def test_every_line_carries_its_rank_on_its_own_stream(cli, script):
     path = script("import os, sys; print('out'); print('err', os.environ['RANK'], file=sys.stderr)")
     done = cli("run", "-n", 3, path)
@@ -56,13 +66,12 @@ def test_every_line_carries_its_rank_on_its_own_stream(cli, script):
     assert sorted(done.stderr.splitlines()) == ["[0] err 0", "[1] err 1", "[2] err 2"]
 
 
-def test_ranks_find_the_job_in_their_environment(cli, script):
-    path = script(f"import json, os; print(json.dumps({{name: os.environ[name] for name in {JOB!r}}}))")
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+def test_ranks_find_the_job_in_their_environment(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     jobs = []
     for _ in range(2):
-        done = cli("run", "-n", 2, path, env=environment)
-        ranks = [json.loads(line[4:]) for line in sorted(done.stdout.splitlines())]
+        _, said = run_python(f"import json, os; print(json.dumps({{n: os.environ[n] for n in {JOB!r}}}))", 2)
+        ranks = [json.loads(line) for [line] in said]
         assert [r["RANK"] for r in ranks] == [r["LOCAL_RANK"] for r in ranks] == ["0", "1"]
         for name in ("MASTER_PORT", "SPARSEWIRE_SECRET"):
             assert ranks[0][name] == ranks[1][name]
@@ -74,25 +83,25 @@ def test_ranks_find_the_job_in_their_environment(cli, script):
     assert jobs[0]["SPARSEWIRE_SECRET"] != jobs[1]["SPARSEWIRE_SECRET"]
 
 
-def test_threads_that_the_user_asked_for_are_kept(cli, script):
-    path = script("import os; print(os.environ['OMP_NUM_THREADS'])")
-    done = cli("run", "-n", 1, path, env={**os.environ, "OMP_NUM_THREADS": "3"})
-    assert done.stdout == "[0] 3\n"
+def test_threads_that_the_user_asked_for_are_kept(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert run_python("import os; print(os.environ['OMP_NUM_THREADS'])", 1) == (Outcome(), [["3"]])
 
 
 def test_long_output_is_complete_and_in_order_and_an_unfinished_line_counts(cli, script):
-    path = script("import sys\nfor i in range(20_000): print('line', i)\nsys.stdout.write('no newline')")
+    lines = [f"line {number} {'x' * 90}" for number in range(2000)]  # three times what a pipe holds
+    path = script(
+        "import sys\nfor i in range(2000): print('line', i, 'x' * 90)\nsys.stdout.write('no newline')"
+    )
     done = cli("run", "-n", 2, path)
-    lines = done.stdout.splitlines()
+    said = done.stdout.splitlines()
     for rank in ("[0] ", "[1] "):
-        mine = [line[4:] for line in lines if line.startswith(rank)]
-        assert mine == [*(f"line {i}" for i in range(20_000)), "no newline"]
+        assert [line[4:] for line in said if line.startswith(rank)] == [*lines, "no newline"]
 
 
-def test_last_words_before_a_kill_are_not_lost(cli, script):
-    path = script("import os, signal\nprint('last words')\nos.kill(os.getpid(), signal.SIGKILL)")
-    done = cli("run", "-n", 1, path)
-    assert done.stdout == "[0] last words\n"
+def test_last_words_before_a_kill_are_not_lost():
+    program = "import os, signal\nprint('last words')\nos.kill(os.getpid(), signal.SIGKILL)"
+    assert run_python(program, 1) == (Outcome(128 + signal.SIGKILL, 0, signal.SIGKILL), [["last words"]])
 
 
 def test_exit_code_is_that_of_the_first_failure_and_all_others_stop(cli, script):
@@ -119,30 +128,28 @@ def test_a_killed_rank_gives_128_plus_its_signal(cli, script):
     assert "rank 1 was killed by SIGKILL" in done.stderr
 
 
-def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(script):
-    path = script(
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace():
+    outcome, said = run_python(
         "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print(os.getpid(), flush=True)\n"
-        "sys.stdin.read() if os.environ['RANK'] == '0' else time.sleep(600)\ntime.sleep(0.5)\nsys.exit(7)"
-    )
-    heard: list[bytes] = []
-    outcome = launch(
-        [sys.executable, str(path)], 2, on_line=lambda rank, stream, line: heard.append(line), grace_s=0.2
+        "sys.stdin.read() if os.environ['RANK'] == '0' else time.sleep(600)\ntime.sleep(0.5)\nsys.exit(7)",
+        2,
+        grace_s=0.2,
     )
     assert outcome == Outcome(7, 0)
-    assert_all_gone([int(line) for line in heard])
+    assert_all_gone([int(line) for [line] in said])
 
 
-def test_children_of_ranks_stop_too(cli, script):
-    path = script(
+def test_children_of_ranks_stop_too():
+    outcome, said = run_python(
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(child.pid, flush=True)\n"
-        "time.sleep(600 if os.environ['RANK'] != '1' else 0.5)\nchild.kill()\nsys.exit(1)"
+        "time.sleep(600 if os.environ['RANK'] != '1' else 0.5)\nchild.kill()\nsys.exit(1)",
+        2,
     )
-    done = cli("run", "-n", 2, path)
-    assert done.returncode == 1
-    assert_all_gone([int(line.split()[1]) for line in done.stdout.splitlines()])
+    assert outcome == Outcome(1, 1)
+    assert_all_gone([int(line) for [line] in said])
 
 
 @pytest.mark.parametrize(
@@ -173,14 +180,13 @@ def test_no_rank_survives_a_launcher_killed_with_kill_9(script):
 
 
 def test_ranks_of_a_launcher_that_ignores_sigint_do_not_ignore_it():
-    says = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    heard: list[bytes] = []
+    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        launch([sys.executable, "-c", says], 2, on_line=lambda rank, stream, line: heard.append(line))
+        _, said = run_python(program, 2)
     finally:
         signal.signal(signal.SIGINT, ours)
-    assert heard == [b"True", b"True"]
+    assert said == [["True"], ["True"]]
 
 
 def test_a_reader_that_has_seen_enough_ends_the_job_quietly(script):
@@ -219,22 +225,11 @@ def test_a_module_runs_with_its_arguments(cli, tmp_path):
         (["--unknown", "-n", "2", "x.py"], "--unknown"),
     ],
 )
-def test_wrong_use_says_what_is_wrong_and_ends_with_2(cli, words, message):
-    done = cli("run", *words)
-    assert done.returncode == 2
-    assert message in done.stderr.lower()
-    assert "Traceback" not in done.stderr
-
-
-def test_ranks_add_up_over_tcp(cli, script):
-    path = script(
-        "import numpy as np, sparsewire as sw\n"
-        "with sw.init(timeout=60) as comm:\n"
-        "    print(comm.allreduce(np.array([0.0, 2.0**comm.rank])).tolist())"
-    )
-    done = cli("run", "-n", 3, path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}] [0.0, 7.0]" for rank in range(3)]
+def test_wrong_use_says_what_is_wrong_and_ends_with_2(command, words, message):
+    code, _, errors = command("run", *words)
+    assert code == 2
+    assert message in errors.lower()
+    assert "Traceback" not in errors
 
 
 def test_a_job_without_ranks_or_with_too_few_namespaces_is_refused():
