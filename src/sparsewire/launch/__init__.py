@@ -1,1 +1,1 @@
-"""Ranks as processes on this machine: over TCP or MPI, behind emulated links or not."""
+"""Ranks as processes on this machine: over TCP or MPI, with or without emulated links."""

@@ -4,12 +4,12 @@
     sw<pid>-<n>-1   eth0 ──tbf──┤ veth pairs ├──tbf── port1 ┤ bridge, in sw<pid>-<n>-switch
     ...                         ┘            └              ┘
 
-A token bucket at both ends of each link limits what a rank sends and what it receives.  The switch has a
-namespace of its own, so the host's network is not touched at all.  Queues are long enough that nothing is
-dropped, and there is no added latency: this emulates rate, not distance.
+A token bucket filter (tbf) at both ends of each link limits what a rank sends and what it receives.  The
+switch has its own namespace, so the network of the host does not change.  Queues are so long that nothing is
+dropped, and no latency is added: this emulates the rate of a network and not its distances.
 
-Names carry the owner's process id.  What a killed owner left behind is removed by the next use, and
-nothing else ever is.
+Names contain the process id of their owner.  The next use removes the namespaces of owners that were killed,
+and no others.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ __all__ = [
 INTERFACE = "eth0"
 OUR_NAME = re.compile(r"sw(\d+)-(\d+)-(\d+|switch)")
 NETNS_DIRECTORY = Path("/run/netns")  # where iproute2 keeps named namespaces
-# The queue of a link in bytes.  TCP's windows fill it up to about 6 MB for every peer that sends to one
-# rank, so this holds 40 of them; it is a limit, not an allocation.
+# The longest queue of a link.  TCP's windows put about 6 MB into it for every peer that sends to one rank, so
+# it is long enough for 40 peers.  This is a limit and not an allocation.
 QUEUE_BYTES = 256 << 20
-SMALLEST_BURST_BYTES = 64 << 10  # one GSO packet: a smaller bucket cuts each into frames, at a price in CPU
-UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}  # as tc(8) has them: powers of ten
+# One GSO packet.  With a smaller bucket the kernel cuts every packet into frames, which takes CPU time.
+SMALLEST_BURST_BYTES = 64 << 10
+UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}  # as in tc(8): powers of ten
 
 _networks_made = itertools.count()
 _live_prefixes: set[str] = set()
@@ -57,7 +58,7 @@ class EmulationError(SparsewireError):
 
 @dataclass(frozen=True)
 class Host:
-    """Where one rank lives."""
+    """The place of one rank: its namespace, and its address there."""
 
     namespace: str
     address: str
@@ -92,7 +93,7 @@ def parse_rate(text: str) -> int:
 
 @contextmanager
 def emulated_network(size: int, bits_per_second: int) -> Iterator[EmulatedNetwork]:
-    """A network for ``size`` ranks, gone again at the end of the block however it ends."""
+    """A network for ``size`` ranks, which is removed at the end of the block, also after an exception."""
     require_emulation()
     remove_leftovers()
     prefix = f"sw{os.getpid()}-{next(_networks_made)}"
@@ -109,7 +110,7 @@ def emulated_network(size: int, bits_per_second: int) -> Iterator[EmulatedNetwor
 
 
 def require_emulation() -> None:
-    """Raise EmulationError, with the way out, unless this process may build networks."""
+    """Raise EmulationError, which says what to do, unless this process may build networks."""
     if sys.platform != "linux":
         raise EmulationError(
             f"network emulation needs Linux namespaces and this is {sys.platform}: "
@@ -126,15 +127,15 @@ def require_emulation() -> None:
 
 
 def remove_leftovers() -> list[str]:
-    """Remove what owners that no longer live left behind; the names removed."""
-    gone = [name for name in _our_namespaces() if not _has_owner(name)]
-    for name in gone:
+    """Remove the namespaces whose owner has ended; their names."""
+    leftovers = [name for name in _our_namespaces() if not _has_owner(name)]
+    for name in leftovers:
         _delete(name)
-    return gone
+    return leftovers
 
 
 def interface_bytes(interface: str = INTERFACE) -> tuple[int, int]:
-    """Bytes sent and received by this namespace's interface so far, link headers included."""
+    """Bytes that the interface of this namespace has sent and received so far, with link headers."""
     counters = Path("/sys/class/net", interface, "statistics")
     sent, received = ((counters / name).read_text() for name in ("tx_bytes", "rx_bytes"))
     return int(sent), int(received)
@@ -165,7 +166,7 @@ def _build(switch: str, hosts: Sequence[Host], bits_per_second: int) -> None:
 
 
 def _shape(namespace: str, interface: str, bits_per_second: int) -> None:
-    # A millisecond's worth of tokens: small against the calls measured, large enough for the kernel's timers.
+    # The bytes of a millisecond: few compared with the calls measured, and enough for the kernel's timers.
     burst = max(SMALLEST_BURST_BYTES, bits_per_second // 8 // 1000)
     _run(
         *("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", "tbf"),
@@ -183,20 +184,22 @@ def _has_owner(namespace: str) -> bool:
     match = OUR_NAME.fullmatch(namespace)
     assert match is not None, namespace
     pid, serial = int(match[1]), match[2]
-    if pid == os.getpid():  # or somebody long dead had our id
+    if pid == os.getpid():  # an ended process may have had the same id
         return f"sw{pid}-{serial}" in _live_prefixes
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    return status.rpartition(")")[2].split()[0] != "Z"  # a zombie is dead; nobody has collected it yet
+    return (
+        status.rpartition(")")[2].split()[0] != "Z"
+    )  # a zombie has ended, and its parent has not waited for it
 
 
 def _delete(namespace: str) -> None:
     try:
         _run("ip", "netns", "delete", namespace)
     except EmulationError:
-        if namespace in _our_namespaces():  # otherwise another process removed the same leftover
+        if namespace in _our_namespaces():  # it is not if another process has removed the same leftover
             raise
 
 

@@ -1,7 +1,7 @@
-"""What ranks are told by the process that started them, and what they tell it: both as JSON.
+"""What a process sends to the ranks that it starts, and what they send back: both as JSON.
 
-They are told one command-line argument.  They tell lines on standard output, each behind an ASCII record
-separator (RFC 7464), because libraries print there too.
+Ranks get a ``JobSpec`` as one command-line argument.  They send events as lines on standard output.  An event
+begins with an ASCII record separator (RFC 7464), which tells it from what libraries print there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["EventReader", "JobSpec", "parse_event", "say"]
 
 SEPARATOR = b"\x1e"
-TAIL_LINES = 15  # lines of a failed rank that are worth showing
+TAIL_LINES = 15  # of the output of a failed rank, to be shown to the user
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What all ranks do, as one command-line argument; sequences come back as tuples."""
+    """What all ranks of a job do; subclasses add the fields.  Sequences are tuples after ``from_json``."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -37,13 +37,13 @@ class JobSpec:
 
 
 def say(event: dict[str, Any]) -> None:
-    """One event, at once."""
+    """Write an event to standard output, and flush it."""
     sys.stdout.buffer.write(SEPARATOR + json.dumps(event).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """The event of this line; None if it is somebody else's.
+    """The event in this line; None if the line is no event.
 
     >>> parse_event(b'\\x1e{"done": 3}'), parse_event(b"hello")
     ({'done': 3}, None)
@@ -55,19 +55,20 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 class EventReader:
-    """Sorts what ranks print into events, which ``on_event`` hears, and words."""
+    """Separates the lines of ranks: events go to ``on_event``, and other lines are kept for ``tail``."""
 
     def __init__(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         self._on_event = on_event
-        self._words: dict[int | None, list[str]] = {}
+        self._others: dict[int | None, list[str]] = {}
 
     def hear(self, rank: int, stream: str, line: bytes) -> None:
+        """Take one line; this is the ``on_line`` of ``launch``."""
         event = parse_event(line)
         if event is None:
-            self._words.setdefault(rank, []).append(line.decode(errors="replace"))
+            self._others.setdefault(rank, []).append(line.decode(errors="replace"))
         else:
             self._on_event(event)
 
     def tail(self, rank: int | None) -> str:
-        """The end of what a rank has said that was no event."""
-        return "\n".join(self._words.get(rank, [])[-TAIL_LINES:])
+        """The last lines of a rank that were no events."""
+        return "\n".join(self._others.get(rank, [])[-TAIL_LINES:])

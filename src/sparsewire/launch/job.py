@@ -1,4 +1,4 @@
-"""Python as several ranks on this machine: over TCP or MPI, each behind an emulated link or not."""
+"""Run this Python as the ranks of a job on this machine: over TCP or MPI, with or without emulated links."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def run_job(
     bits_per_second: int | None = None,
     on_line: OnLine | None = None,
 ) -> Outcome:
-    """Run this Python with ``arguments`` once per rank and wait; see ``launch`` for how it ends."""
+    """Run this Python with ``arguments`` once per rank and wait; ``launch.local`` says how a job ends."""
     if driver not in ("tcp", "mpi"):
-        raise InputError(f"unknown driver {driver!r}; ranks are of tcp or mpi")
+        raise InputError(f"unknown driver {driver!r}; known are tcp and mpi")
     with ExitStack() as stack:
         network = stack.enter_context(emulated_network(size, bits_per_second)) if bits_per_second else None
         if driver == "mpi":

@@ -1,8 +1,8 @@
 """Start ranks with the mpiexec that belongs to this Python environment.
 
-To us mpiexec is one process: it is bound to the launcher as ranks are, and takes its own ranks with it.
-On an emulated network every namespace is a host.  mpiexec runs in the first one and reaches the others by
-"ssh", which is a script of ours; the settings see to it that no message goes through shared memory.
+For the launcher mpiexec is one process.  It ends with the launcher as ranks do, and its own ranks end with it.
+On an emulated network every namespace is a host: mpiexec runs in the first one and reaches the others through
+a script of ours in place of ssh.  Settings forbid MPI to send messages through shared memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparsewire.launch.local import GRACE_S, RANK_DEFAULTS, OnLine, Outcome, int
 
 __all__ = ["MpiMissingError", "find_mpiexec", "launch_mpi", "mpi_version"]
 
-# Called as `ssh OPTIONS ADDRESS COMMAND`; the options mean nothing here, and none has an argument.
+# mpiexec calls this as `ssh OPTIONS ADDRESS COMMAND`.  The options are skipped; none of them has an argument.
 SSH_TO_NAMESPACE = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 case $1 in
@@ -33,17 +33,17 @@ esac
 shift
 exec ip netns exec "$namespace" sh -c "$*"
 """
-# MPICH: no shared memory between ranks of one machine, and TCP below.
+# MPICH uses no shared memory between ranks of one machine, and TCP for messages.
 OVER_THE_NETWORK = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}
-# A job started in another way must not be mistaken for ours.
-OTHER_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Name -> what its mpiexec, and no other, says when asked for its version.
-SIGNS = {"MPICH": "HYDRA build details", "Open MPI": "open-mpi.org", "Intel MPI": "Intel(R) MPI"}
+# If the launcher itself is a rank of a job, its variables must not reach our ranks.
+VARIABLES_OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Name -> a text that only this mpiexec prints with its version.
+VERSION_TEXTS = {"MPICH": "HYDRA build details", "Open MPI": "open-mpi.org", "Intel MPI": "Intel(R) MPI"}
 OPEN_MPI_OPTIONS = ["--allow-run-as-root", "--oversubscribe"]  # it refuses root, and more ranks than cores
 
 
 class MpiMissingError(SparsewireError):
-    """There is no MPI here, or not the one that is needed; the message says what to install."""
+    """MPI is not installed, or not the one that is needed; the message says what to install."""
 
 
 def launch_mpi(
@@ -56,13 +56,13 @@ def launch_mpi(
 ) -> Outcome:
     """Run ``command`` as ``size`` ranks of MPI and wait; with ``hosts`` (one per rank) one rank on each.
 
-    Lines come from all ranks mixed, and are passed on as rank 0's.
+    mpiexec mixes the lines of all ranks, so all are passed on as lines of rank 0.
     """
     mpiexec = find_mpiexec()
-    environment = {name: value for name, value in os.environ.items() if name not in OTHER_JOB}
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES_OF_A_JOB}
     environment = {**RANK_DEFAULTS, **environment, **(OVER_THE_NETWORK if hosts else {})}
     with tempfile.TemporaryDirectory() as directory:
-        environment["TMPDIR"] = directory  # an mpiexec that is stopped leaves its files behind
+        environment["TMPDIR"] = directory  # removed at the end, because a stopped mpiexec leaves files there
         place = into_namespace(hosts[0].namespace) if hosts else []
         options = _host_options(mpiexec, hosts, Path(directory)) if hosts else _local_options(mpiexec)
         words = [*place, mpiexec, *options, "-n", str(size), *command]
@@ -71,7 +71,7 @@ def launch_mpi(
 
 
 def find_mpiexec() -> str:
-    """The mpiexec beside this Python, or else the first on the PATH."""
+    """The mpiexec in the folder of this Python, or else the first on the PATH."""
     beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     mpiexec = beside or shutil.which("mpiexec")
     if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
@@ -85,7 +85,7 @@ def find_mpiexec() -> str:
 def mpi_version(mpiexec: str) -> str:
     """Name and version, e.g. "MPICH 5.0.2"."""
     said = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False).stdout
-    name = next((name for name, sign in SIGNS.items() if sign in said), "unknown MPI")
+    name = next((name for name, text in VERSION_TEXTS.items() if text in said), "unknown MPI")
     number = re.search(r"\d+(\.\d+)+", said)
     return f"{name} {number[0]}" if number else name
 
@@ -98,7 +98,7 @@ def _host_options(mpiexec: str, hosts: Sequence[Host], directory: Path) -> list[
     version = mpi_version(mpiexec)
     if not version.startswith("MPICH"):
         raise MpiMissingError(
-            f"an emulated network needs MPICH, and {mpiexec} is of {version}: "
+            f"an emulated network needs MPICH, and {mpiexec} belongs to {version}: "
             "pip install mpich in an environment of its own, or leave out --network"
         )
     ssh, host_file = directory / "ssh", directory / "hosts"
