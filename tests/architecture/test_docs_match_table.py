@@ -91,3 +91,14 @@ def test_figures_are_those_of_the_committed_results(page):
     figures = runpy.run_path(str(ROOT / "benchmarks/figures.py"))
     text = (ROOT / page).read_text()
     assert text.partition(figures["BEGIN"])[2].partition(figures["END"])[0] == figures["render"](page)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_rows_that_send_less_than_half_of_k_come_last_and_have_a_star(page):
+    tables = re.findall(r"^\| A training step.*?\n\n", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(tables) == 2
+    for table in tables:
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:-1]]
+        too_few = [row[6] != "" and float(row[6]) < 0.5 for row in rows]
+        assert too_few == sorted(too_few)
+        assert too_few == [row[0].endswith("*") for row in rows]
