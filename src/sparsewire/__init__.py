@@ -1,4 +1,4 @@
-"""Sparsewire: the sum of many workers' mostly-zero vectors, at the cost of its non-zeros.
+"""Sparse collective communication: a sum of vectors that are mostly zero costs what its non-zeros cost.
 
 >>> import numpy as np, sparsewire as sw
 >>> comm = sw.init()

@@ -4,14 +4,24 @@ import itertools
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS
+from sparsewire import SparseVector
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, patterns
+from sparsewire.choosing import explain
+from sparsewire.choosing.calibration import ASSUMED, Calibration
 from sparsewire.coding import frame as wire
-from sparsewire.testing import ORACLES
+from sparsewire.coding.rounding import EXACT
+from sparsewire.cost import Shape
+from sparsewire.steps import Recv, Send
+from sparsewire.testing import ORACLES, run_local
+from sparsewire.vector import SUM, concat
 
 ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, *TOPK_ALGORITHMS])
@@ -35,9 +45,45 @@ def test_the_wire_format_page_has_the_size_of_the_header():
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+    for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_sections_lead_to_a_heading(page):
+    for target, section in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
+        text = (page.parent / target if target else page).read_text()
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert section in anchors, f"{page.name} links to {target}#{section}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page):
+    """A path begins in the repository or in the package; ``<name>`` stands for any name."""
+    for path in re.findall(r"`((?:[\w<>-]+/)+(?:[\w<>*-]+\.\w+)?)`", page.read_text()):
+        pattern = re.sub(r"<\w+>", "*", path.rstrip("/"))
+        found = [*ROOT.glob(pattern), *ROOT.glob(f"src/sparsewire/{pattern}")]
+        assert found, f"{page.name} names {path}"
+
+
+def test_the_script_of_the_readme_sums():
+    [code] = re.findall(r"```python\n(def .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names = {**vars(patterns), "Recv": Recv, "Send": Send, "concat": concat}
+    exec(code, names)
+    vectors = [SparseVector(8, [rank, rank + 3], np.array([2.0, 3.0]) ** rank) for rank in range(5)]
+    context = SimpleNamespace(op=SUM, rounding=EXACT)
+    totals, _ = run_local(lambda *rank: names["split_allgather"](*rank, context), vectors)
+    for total in totals:
+        np.testing.assert_array_equal(total.to_dense(), sum(vector.to_dense() for vector in vectors))
+
+
+def test_the_page_on_tuning_has_what_explain_prints():
+    figures = ASSUMED["tcp", True]
+    shape = Shape(4, 1 << 24, 167_772, index_price=figures.index_price)
+    printed = explain.render(Calibration(figures), shape)
+    assert "".join(f"    {line}\n" for line in printed.splitlines()) in (ROOT / "docs/tuning.md").read_text()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
@@ -45,3 +91,14 @@ def test_figures_are_those_of_the_committed_results(page):
     figures = runpy.run_path(str(ROOT / "benchmarks/figures.py"))
     text = (ROOT / page).read_text()
     assert text.partition(figures["BEGIN"])[2].partition(figures["END"])[0] == figures["render"](page)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_rows_that_send_less_than_half_of_k_come_last_and_have_a_star(page):
+    tables = re.findall(r"^\| A training step.*?\n\n", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(tables) == 2
+    for table in tables:
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:-1]]
+        too_few = [row[6] != "" and float(row[6]) < 0.5 for row in rows]
+        assert too_few == sorted(too_few)
+        assert too_few == [row[0].endswith("*") for row in rows]
