@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsewire.algorithms import ALGORITHMS
-from sparsewire.choosing import auto
-from sparsewire.choosing.auto import cheapest
+from sparsewire.algorithms import ALGORITHMS, Context
+from sparsewire.choosing.choose import Chooser, Key, choose, fullness
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
 from sparsewire.vector import MAX, MIN, SUM, VALUE_DTYPES, SparseVector, concat, value_dtype
@@ -28,6 +27,7 @@ from strategies import (
 
 SPARSE = [name for name, algorithm in ALGORITHMS.items() if not algorithm.dense]
 SEEDS = st.integers(0, 2**32)
+ORDINARY = CostFigures(latency=50e-6, bandwidth=125e6, overhead=30e-6, seconds_per_entry=5e-9)
 # Who sends to whom depends on the number of ranks, and how values are added on the dtype.  So two dtypes are
 # enough in the largest group, which takes longer than all others: one whose sums name the guilty ranks, and
 # the shortest.
@@ -42,7 +42,7 @@ def run_twice(name, inputs, seeds=(0, 1), op=SUM):
     """The result, after checking what holds for any input: all ranks and both runs have the same bits."""
     inputs = [read_only(vector) for vector in inputs]
     before = [vector.values.tobytes() for vector in inputs]
-    run = partial(ALGORITHMS[name].run, op=op)
+    run = partial(ALGORITHMS[name].run, context=Context(op))
     runs = [run_local(run, inputs, seed) for seed in seeds]
     results = [result for results, _ in runs for result in results]
     first = results[0]
@@ -297,6 +297,14 @@ def test_sum_is_stored_as_is_smaller(name, size):
     assert (few.is_dense, few.indices.tolist(), many.is_dense) == (False, [7], True)
 
 
+def auto(rank, size, vec):
+    """What a communicator does in a call without a name: the ranks agree on an algorithm, and run it."""
+    chooser, key = Chooser(size, ORDINARY), Key(None, vec.length, vec.dtype.itemsize)
+    choice = yield from chooser.agree(key, rank, fullness(vec, size))
+    context = Context(options=choice.options)
+    return choice.algorithm, (yield from ALGORITHMS[choice.algorithm].run(rank, size, vec, context))
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shape", EDGE_SHAPES)
 def test_auto_gives_the_exact_sum_and_one_name_on_every_rank(shape, size):
@@ -313,7 +321,7 @@ def test_auto_gives_the_exact_sum_and_one_name_on_every_rank(shape, size):
 def test_cheapest_is_as_good_as_the_lowest_predicted_time(size, nnz):
     network, shape = CostFigures(), Shape(size, 2**20, nnz)
     seconds = {name: algorithm.cost(network, shape).seconds for name, algorithm in ALGORITHMS.items()}
-    chosen = cheapest(network, shape)
+    chosen = choose(network, shape).algorithm
     assert seconds[chosen] <= 1.05 * min(seconds.values())
 
 

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sparsewire.algorithms.omnireduce import BLOCK, OmniReduce, aggregate, best_block, cost, omnireduce
+from sparsewire.algorithms import Context
+from sparsewire.algorithms.omnireduce import OmniReduce, aggregate, best_block, cost, omnireduce
 from sparsewire.algorithms.omnireduce.blocks import Layout
 from sparsewire.algorithms.omnireduce.message import Terms
-from sparsewire.cost import CostFigures, Shape
+from sparsewire.coding.rounding import EXACT
+from sparsewire.cost import BLOCK, CostFigures, Shape
 from sparsewire.drivers import local, simulator
 from sparsewire.errors import InputError
 from sparsewire.steps import Send
@@ -60,7 +62,7 @@ class Case:
         vectors = self.vectors() if vectors is None else vectors
         outs = [None] * self.size if outs is None else outs
         scripts = [
-            omnireduce(rank, self.size, mine, op, options, self.servers, out)
+            omnireduce(rank, self.size, mine, Context(op, EXACT, self.servers, out, options))
             for rank, (mine, out) in enumerate(zip(vectors, outs, strict=True))
         ]
         like = self.arrays[0]
@@ -451,7 +453,7 @@ def test_no_aggregator_has_more_than_its_share_of_a_region_of_entries(aggregator
     servers = tuple(range(1, 1 + aggregators))
     indices = np.arange(0, length if pitch > 2 else length // 8, pitch)
     mine = SparseVector(length, indices, np.ones(len(indices), np.float64))
-    scripts = [omnireduce(0, 1, mine, SUM, OmniReduce(), servers)]
+    scripts = [omnireduce(0, 1, mine, Context(servers=servers))]
     scripts += [aggregate(server, 1, servers, SUM, mine.dtype, length) for server in servers]
     _, traffic = local.run(scripts)
     received = [each.bytes_received for each in traffic[1:]]

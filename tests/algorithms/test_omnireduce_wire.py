@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsewire.algorithms import Context
 from sparsewire.algorithms.omnireduce import OmniReduce, aggregate, blocks, omnireduce, pairs
 from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, RESULT, Message, Terms
@@ -441,7 +442,7 @@ def test_an_aggregator_refuses_a_first_message_that_is_none(payload):
 
 def test_a_worker_that_does_not_aggregate_refuses_blocks():
     mine = SparseVector.from_dense(np.ones(LENGTH, np.float32))
-    script = started(omnireduce(0, 2, mine, SUM, OmniReduce(BLOCK), SERVERS))
+    script = started(omnireduce(0, 2, mine, Context(options=OmniReduce(BLOCK), servers=SERVERS)))
     with pytest.raises(WireError, match=r"^rank 2 "):
         script.send([(2, first_message())])
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sparsewire.algorithms import ALGORITHMS
+from sparsewire.algorithms import ALGORITHMS, Context
 from sparsewire.coding.rounding import Feedback, Rounding, rounded
 from sparsewire.coding.values import PRECISIONS, QSGD
 from sparsewire.cost import CostFigures, Shape
@@ -37,7 +37,7 @@ def run(name, inputs, precision, number=1, feedback=None, op=SUM, seed=0):
     def script(rank):
         rounding = Rounding(precision, rank, number, feedback[rank] if feedback else None)
         with rounding:
-            return (yield from ALGORITHMS[name].run(rank, size, inputs[rank], op, rounding))
+            return (yield from ALGORITHMS[name].run(rank, size, inputs[rank], Context(op, rounding)))
 
     results, _ = local.run([script(rank) for rank in range(size)], seed)
     assert all(same_bits(results[0], result) for result in results), "ranks differ"
@@ -134,7 +134,7 @@ def test_chance_goes_by_position_not_by_place_in_memory():
     whole = SparseVector(4000, indices, values)
     precision = QSGD(4, bucket=1 << 20)
     together = rounded(whole, precision, (1, 1, 0))
-    pieces = [rounded(piece, precision, (1, 1, 0)) for piece in whole.split([0, 1000, 1700, 4000])]
+    pieces = [rounded(piece, precision, (1, 1, 0)) for piece in whole.split_at([0, 1000, 1700, 4000])]
     assert (np.concatenate([piece.values for piece in pieces]) == together.values).all()
 
 
@@ -215,7 +215,7 @@ def test_a_call_that_fails_gives_the_feedback_back(name):
     def script():
         rounding = Rounding(QSGD(2), 0, 1, feedback)
         with rounding:
-            return (yield from ALGORITHMS[name].run(0, 2, inputs[0], SUM, rounding))
+            return (yield from ALGORITHMS[name].run(0, 2, inputs[0], Context(SUM, rounding)))
 
     failing = script()
     next(failing)
@@ -260,7 +260,7 @@ def test_bytes_are_those_that_the_cost_function_says(name, size, every, precisio
 
     def script(rank):
         rounding = Rounding(precision, rank, 0)
-        return ALGORITHMS[name].run(rank, size, inputs[rank], SUM, rounding)
+        return ALGORITHMS[name].run(rank, size, inputs[rank], Context(SUM, rounding))
 
     simulation = simulator.run([script(rank) for rank in range(size)], network)
     shape = Shape(size, length, length // every, 4, "identical", precision=precision)

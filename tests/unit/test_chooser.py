@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparsewire.algorithms import ALGORITHMS
+from sparsewire.algorithms import ALGORITHMS, OmniReduce
 from sparsewire.algorithms.largest import largest
-from sparsewire.choosing import chooser as chooser_module
-from sparsewire.choosing.auto import cheapest
-from sparsewire.choosing.chooser import UNSEEN_CALLS, Choice, Chooser, Key
+from sparsewire.choosing import choose as choose_module
+from sparsewire.choosing.choose import UNSEEN_CALLS, Choice, Chooser, Key, choose, fullness
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import local
 from sparsewire.vector import SparseVector
@@ -37,8 +36,12 @@ def make_choosers(size):
     return [Chooser(size, GIGABIT) for _ in range(size)]
 
 
+def agreements(choosers, key, vectors):
+    return [c.agree(key, rank, fullness(vectors[rank], len(choosers))) for rank, c in enumerate(choosers)]
+
+
 def agree(choosers, key, vectors):
-    choices, _ = local.run([c.agree(key, rank, vectors[rank]) for rank, c in enumerate(choosers)])
+    choices, _ = local.run(agreements(choosers, key, vectors))
     return [choice.algorithm for choice in choices]
 
 
@@ -97,9 +100,9 @@ def test_skewed_vectors_are_chosen_for_as_skewed():
 
 def test_whole_blocks_are_chosen_for_as_blocks():
     choosers = make_choosers(5)
-    choices, _ = local.run([c.agree(KEY, rank, vector(2**13)) for rank, c in enumerate(choosers)])
+    choices, _ = local.run(agreements(choosers, KEY, [vector(2**13)] * 5))
     shape = Shape(5, LENGTH, 2**13, skew=5.0, blocks=32)
-    assert set(choices) == {Choice("omnireduce", 256)}
+    assert set(choices) == {Choice("omnireduce", OmniReduce(block=256))}
     assert fastest(shape) == "omnireduce"
     assert fastest(replace(shape, blocks=None)) != "omnireduce"
 
@@ -208,7 +211,7 @@ def test_a_sum_of_a_key_that_was_forgotten_is_no_surprise():
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(chooser_module, "MOST_KEYS", 4)
+    monkeypatch.setattr(choose_module, "MOST_KEYS", 4)
     chooser = Chooser(1, GIGABIT)
     keys = [Key("layer", length, 4) for length in range(10, 16)]
     for key in keys:
@@ -235,7 +238,7 @@ def test_choosers_that_see_the_same_choose_the_same():
 
 def test_a_dense_algorithm_wins_a_tie():
     free = CostFigures(latency=0.0, bandwidth=2.0**27)  # bytes alone count
-    assert ALGORITHMS[cheapest(free, Shape(2, 2**16, 2**16))].dense
+    assert ALGORITHMS[choose(free, Shape(2, 2**16, 2**16)).algorithm].dense
 
 
 def test_of_two_dense_algorithms_in_a_tie_the_first_of_the_table_wins():
@@ -243,7 +246,7 @@ def test_of_two_dense_algorithms_in_a_tie_the_first_of_the_table_wins():
     shape = Shape(4, 2**20, 2**20)  # the ring has more messages
     ring, halving = (ALGORITHMS[name].cost(network, shape).seconds for name in DENSE)
     assert halving < ring < 1.05 * halving
-    assert cheapest(network, shape) == "dense_ring"
+    assert choose(network, shape).algorithm == "dense_ring"
 
 
 def test_the_first_of_the_table_wins_a_tie_of_sparse_algorithms():
@@ -253,8 +256,8 @@ def test_the_first_of_the_table_wins_a_tie_of_sparse_algorithms():
         for name, algorithm in ALGORITHMS.items()
         if algorithm.cost(slow_start, Shape(2, 2**20, 8)).rounds == 1
     ]
-    assert cheapest(slow_start, Shape(2, 2**20, 8)) == one_round[0]
+    assert choose(slow_start, Shape(2, 2**20, 8)).algorithm == one_round[0]
 
 
 def test_one_rank_alone_keeps_its_entries():
-    assert not ALGORITHMS[cheapest(GIGABIT, Shape(1, 1000, 10))].dense
+    assert not ALGORITHMS[choose(GIGABIT, Shape(1, 1000, 10)).algorithm].dense

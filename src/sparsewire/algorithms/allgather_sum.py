@@ -12,11 +12,11 @@ Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import in_rank_order, others, segment_count
-from sparsewire.coding.rounding import EXACT, Exact
 from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, RangeSums, Reduction, SparseVector
+from sparsewire.vector import RangeSums, SparseVector
 from sparsewire.work import NOTHING
 
 __all__ = ["allgather_sum", "cost"]
@@ -29,18 +29,17 @@ def allgather_sum(
     rank: int,
     size: int,
     vec: SparseVector,
-    op: Reduction = SUM,
-    rounding: Exact = EXACT,
+    context: Context = PLAIN,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> Steps[SparseVector]:
     segments = vec.split_evenly(segment_count(vec.nbytes, segment_bytes, vec.length))
-    mine = [rounding.contribution(segment) for segment in segments]
+    mine = [context.rounding.contribution(segment) for segment in segments]
     peers = others(rank, size)
     received = yield [Send(p, segment) for segment in mine for p in peers] + [Recv(p) for p in peers]
     latest = in_rank_order(rank, size, mine.pop(0), received)
     if all(segment.span == vec.length for segment in latest):  # small vectors come whole
-        return op.merge(latest)
-    sums = RangeSums(op)
+        return context.op.merge(latest)
+    sums = RangeSums(context.op)
     start = 0
     while True:
         stop = min(segment.stop for segment in latest)

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsewire import work
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import allgather, alltoall
 from sparsewire.algorithms.split_allgather import owner_rounds
-from sparsewire.coding.rounding import EXACT, Exact
 from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector, concat
 from sparsewire.work import Work
 
 __all__ = ["Integers", "balanced", "balanced_ranges", "cost", "entries_at", "report"]
@@ -40,16 +40,14 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def balanced(
-    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
-) -> Steps[SparseVector]:
+def balanced(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
     reports = yield from allgather(rank, size, SparseVector.from_dense(report(vec)))
     cuts, owners = balanced_ranges([piece.values for piece in reports], vec.length)
     shares: list[list[SparseVector]] = [[] for _ in range(size)]
     for piece, owner in zip(vec.split_at(cuts), owners, strict=True):
-        shares[owner].append(rounding.contribution(piece))
+        shares[owner].append(context.rounding.contribution(piece))
     incoming = yield from alltoall(rank, size, shares)
-    mine = [rounding.owned(op.merge(pieces)) for pieces in zip(*incoming, strict=True)]
+    mine = [context.rounding.owned(context.op.merge(pieces)) for pieces in zip(*incoming, strict=True)]
     sums = yield from alltoall(rank, size, [mine] * size)
     return concat(sorted((piece for pieces in sums for piece in pieces), key=lambda p: (p.start, p.stop)))
 

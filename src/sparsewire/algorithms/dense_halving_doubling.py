@@ -15,22 +15,23 @@ MPICH, IJHPCA 2005.
 
 from __future__ import annotations
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import Reduction, SparseVector, concat
 from sparsewire.work import Work
 
 __all__ = ["cost", "dense_halving_doubling", "halve_and_double", "halving_doubling_rounds"]
 
 
 def dense_halving_doubling(
-    rank: int, size: int, vec: SparseVector, op: Reduction = SUM
+    rank: int, size: int, vec: SparseVector, context: Context = PLAIN
 ) -> Steps[SparseVector]:
     def core(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
-        return halve_and_double(position, ranks, vec, op)
+        return halve_and_double(position, ranks, vec, context.op)
 
-    return (yield from folded(rank, size, vec.as_dense(), core, op.dense))
+    return (yield from folded(rank, size, vec.as_dense(), core, context.op.dense))
 
 
 def halve_and_double(

@@ -12,10 +12,11 @@ Described in: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 
 
 from __future__ import annotations
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import ring, segment_count
 from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector, concat
 from sparsewire.work import Work
 
 __all__ = ["cost", "dense_ring"]
@@ -25,11 +26,11 @@ SEGMENT_BYTES = 1 << 21
 
 
 def dense_ring(
-    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, segment_bytes: int = SEGMENT_BYTES
+    rank: int, size: int, vec: SparseVector, context: Context = PLAIN, segment_bytes: int = SEGMENT_BYTES
 ) -> Steps[SparseVector]:
     count = segment_count(vec.length / size * vec.dtype.itemsize, segment_bytes, vec.length)
     pieces = [piece.split_evenly(count) for piece in vec.as_dense().split_evenly(size)]
-    return concat((yield from ring(rank, size, pieces, op.dense)))
+    return concat((yield from ring(rank, size, pieces, context.op.dense)))
 
 
 def cost(figures: CostFigures, shape: Shape, segment_bytes: int = SEGMENT_BYTES) -> Cost:

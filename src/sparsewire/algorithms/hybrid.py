@@ -14,30 +14,31 @@ After: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.dense_halving_doubling import halve_and_double, halving_doubling_rounds
 from sparsewire.algorithms.largest import largest, largest_rounds
 from sparsewire.algorithms.patterns import folded
 from sparsewire.algorithms.recursive_doubling import double, doubling_rounds, taking_in
 from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector
+from sparsewire.vector import SparseVector
 from sparsewire.work import NOTHING, Work
 
 __all__ = ["cost", "hybrid", "sparse_rounds"]
 
 
-def hybrid(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+def hybrid(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
     [nnz] = yield from largest(rank, size, [vec.nnz])
     shape = Shape(size, vec.length, int(nnz), vec.dtype.itemsize)
     group = 1 << sparse_rounds(shape)
 
     def core(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
-        vec = yield from double(position, ranks, vec, op, group)
+        vec = yield from double(position, ranks, vec, context.op, group)
         if group == len(ranks):
             return vec
-        return (yield from halve_and_double(position, ranks, vec, op, group)).smaller()
+        return (yield from halve_and_double(position, ranks, vec, context.op, group)).smaller()
 
-    return (yield from folded(rank, size, vec, core, op.merge))
+    return (yield from folded(rank, size, vec, core, context.op.merge))
 
 
 def sparse_rounds(shape: Shape) -> int:

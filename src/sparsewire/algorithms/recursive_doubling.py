@@ -12,19 +12,22 @@ Paper: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, Reduction, SparseVector
+from sparsewire.vector import Reduction, SparseVector
 
 __all__ = ["cost", "double", "doubling_rounds", "recursive_doubling", "taking_in"]
 
 
-def recursive_doubling(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+def recursive_doubling(
+    rank: int, size: int, vec: SparseVector, context: Context = PLAIN
+) -> Steps[SparseVector]:
     def core(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:
-        return double(position, ranks, vec, op, len(ranks))
+        return double(position, ranks, vec, context.op, len(ranks))
 
-    return folded(rank, size, vec, core, op.merge)
+    return folded(rank, size, vec, core, context.op.merge)
 
 
 def double(

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import itertools
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import ring
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector, concat
 
 __all__ = ["cost", "sparse_ring"]
 
 
-def sparse_ring(rank: int, size: int, vec: SparseVector, op: Reduction = SUM) -> Steps[SparseVector]:
+def sparse_ring(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
     pieces = [[piece] for piece in vec.split_evenly(size)]
-    return concat((yield from ring(rank, size, pieces, op.merge)))
+    return concat((yield from ring(rank, size, pieces, context.op.merge)))
 
 
 def cost(figures: CostFigures, shape: Shape) -> Cost:

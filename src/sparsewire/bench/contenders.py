@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsewire.algorithms import ALGORITHMS
+from sparsewire.algorithms import ALGORITHMS, Context
 from sparsewire.bench.cases import Case, Values, make_input
 from sparsewire.bench.peers import PEERS
 from sparsewire.bench.timing import Moved
@@ -41,7 +41,7 @@ from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
 from sparsewire.steps import Steps
 from sparsewire.sync import METHODS
-from sparsewire.vector import SUM, SparseVector, value_dtype
+from sparsewire.vector import SparseVector, value_dtype
 
 __all__ = [
     "LOSSLESS",
@@ -287,12 +287,10 @@ def takes_dense(algorithm: str, case: Case, vector: SparseVector) -> bool:
 def script(run: Entrant, case: Case, rank: int, vector: SparseVector) -> Steps[SparseVector]:
     """A rank's script, for drivers that run all of them in one process."""
     algorithm = ALGORITHMS[in_table(run.algorithm)].run
-    options: dict[str, Any] = {}
+    context = Context(options=script_options(run.algorithm, case))
     if run.precision not in LOSSLESS and (rounds_to := precision_of(run.precision, vector.dtype, "sum")):
-        options["rounding"] = Rounding(rounds_to, rank, number=1)
-    if chosen := script_options(run.algorithm, case):
-        options["options"] = chosen
-    return algorithm(rank, case.ranks, vector, SUM, **options)
+        context = replace(context, rounding=Rounding(rounds_to, rank, number=1))
+    return algorithm(rank, case.ranks, vector, context)
 
 
 def _is_dense(algorithm: str) -> bool:

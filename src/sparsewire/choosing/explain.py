@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparsewire.algorithms import suited
-from sparsewire.choosing.auto import cheapest
 from sparsewire.choosing.calibration import Calibration
+from sparsewire.choosing.choose import choose
 from sparsewire.cost import Cost, CostFigures, Shape
 
 __all__ = ["Prediction", "figures", "render", "table"]
@@ -37,7 +37,7 @@ def render(calibration: Calibration, shape: Shape) -> str:
         *(f"  {name:<20} {text}" for name, text in figures(network)),
         f"{'algorithm':<24} {'seconds':>10} {'rounds':>7} {'messages':>9} {'bytes':>15}",
         *(_line(row) for row in table(network, shape)),
-        f"auto takes {cheapest(network, shape)}",
+        f"auto takes {choose(network, shape).algorithm}",
     ]
     return "\n".join(lines)
 

@@ -10,22 +10,31 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
-from sparsewire.algorithms.omnireduce import BLOCK, OmniReduce, aggregate
+from sparsewire.algorithms import (
+    ALGORITHMS,
+    DEFAULT_TOPK,
+    TOPK_ALGORITHMS,
+    Context,
+    OmniReduce,
+    Regions,
+    TopkSum,
+    aggregation,
+    named,
+)
 from sparsewire.algorithms.patterns import allgather
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
 from sparsewire.choosing import explain
 from sparsewire.choosing.calibration import ASSUMED, Calibration, Fingerprint, host_number, load
-from sparsewire.choosing.chooser import Choice, Chooser, Key
+from sparsewire.choosing.choose import Choice, Chooser, Key, fullness
 from sparsewire.coding.frame import Call
-from sparsewire.coding.rounding import Feedback, Rounding
+from sparsewire.coding.rounding import EXACT, Feedback, Rounding
 from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator.convert import from_any, into
 from sparsewire.communicator.request import Progress, Request
@@ -38,7 +47,6 @@ from sparsewire.vector import REDUCTIONS, SUM, Reduction, SparseVector, value_dt
 __all__ = ["Communicator", "Last"]
 
 OPS = (*REDUCTIONS, "avg")
-SHORTEST_ROW, LONGEST_ROW = 16, 4096  # that make good blocks: shorter ones cost more to name than to send
 CLOSED = "this communicator was closed; sparsewire.init() makes a new one"
 
 
@@ -185,7 +193,7 @@ class Communicator:
         x: Any,
         k: int,
         *,
-        algorithm: str = "ok_topk",
+        algorithm: str = DEFAULT_TOPK,
         regions: Regions | None = None,
         timeout: float | None = None,
     ) -> TopkSum:
@@ -208,7 +216,7 @@ class Communicator:
         x: Any,
         k: int,
         *,
-        algorithm: str = "ok_topk",
+        algorithm: str = DEFAULT_TOPK,
         regions: Regions | None = None,
         timeout: float | None = None,
     ) -> Request:
@@ -370,7 +378,7 @@ class Communicator:
     def _allreduce(
         self,
         x: Any,
-        algorithm: str | OmniReduce,
+        asked: str | OmniReduce,
         op: str,
         name: str | None,
         nnz: int | None,
@@ -380,10 +388,10 @@ class Communicator:
         in_rank_order: bool,
     ) -> _Plan:
         vector, restore = from_any(x)
-        omnireduce = algorithm if isinstance(algorithm, OmniReduce) else None
-        algorithm = algorithm if isinstance(algorithm, str) else "omnireduce"
+        algorithm, own = named(asked)
         _check_choice("algorithm", algorithm, ("auto", *ALGORITHMS))
-        block = omnireduce.block if omnireduce else _own_block(algorithm, x, vector)
+        if algorithm != "auto" and own is None and (kind := ALGORITHMS[algorithm].options):
+            own = kind.for_input(vector, x.shape[-1] if len(getattr(x, "shape", ())) > 1 else 0)
         reduction = _reduction(op, vector)
         _check_promise(nnz)
         sent_as = precision_of(precision, vector.dtype, op)
@@ -396,25 +404,24 @@ class Communicator:
             memory, restore = into(out, vector)
 
         def begin() -> _Begun:
-            choice = chooser.known(key, nnz) if algorithm == "auto" else Choice(algorithm, block)
-            as_it_is = choice and (ALGORITHMS[choice.algorithm].dense or choice.algorithm == "omnireduce")
-            given = vector if as_it_is else vector.smaller()
-            facts = vector.dtype.name, vector.length, (choice and choice.block) or 0
+            choice = chooser.known(key, nnz) if algorithm == "auto" else Choice(algorithm, own)
+            given = vector if choice and ALGORITHMS[choice.algorithm].keeps_input_form else vector.smaller()
+            detail = choice.options.detail if choice and choice.options else 0
+            facts = vector.dtype.name, vector.length, detail
             precision_name = sent_as.name if sent_as else "exact"
             call = Call("allreduce", choice.algorithm if choice else "auto", op, *facts, precision_name)
             return _Begun(script(choice, given), call, given)
 
         def script(choice: Choice | None, given: SparseVector) -> Steps[tuple[str, SparseVector]]:
             if choice is None:
-                choice = yield from chooser.agree(key, self.rank, given)
+                choice = yield from chooser.agree(key, self.rank, fullness(given, self.size))
             run = ALGORITHMS[choice.algorithm].run
-            if choice.algorithm == "omnireduce":
-                options = omnireduce or OmniReduce(choice.block)
-                run = functools.partial(run, options=options, servers=self._servers or None, out=memory)
+            context = Context(reduction, EXACT, self._servers or None, memory, choice.options)
             if rounding is None:
-                return choice.algorithm, (yield from run(self.rank, self.size, given, reduction))
+                return choice.algorithm, (yield from run(self.rank, self.size, given, context))
             with rounding:
-                return choice.algorithm, (yield from run(self.rank, self.size, given, reduction, rounding))
+                rounded = replace(context, rounding=rounding)
+                return choice.algorithm, (yield from run(self.rank, self.size, given, rounded))
 
         def finish(outcome: tuple[str, SparseVector]) -> _Finished:
             chosen, total = outcome
@@ -426,12 +433,12 @@ class Communicator:
 
     def _aggregate(self, call: Call) -> Steps[None]:
         """What a rank that only aggregates does in a call of the workers."""
-        is_known = call.operation == "allreduce" and call.algorithm in ("omnireduce", "auto")
-        if not is_known or call.op not in OPS or call.dtype == "none" or call.precision != "exact":
+        script = aggregation(call.algorithm) if call.operation == "allreduce" else None
+        if script is None or call.op not in OPS or call.dtype == "none" or call.precision != "exact":
             raise InputError(f"rank {self.rank} only aggregates, and cannot take part in {call}")
         reduction = SUM if call.op == "avg" else REDUCTIONS[call.op]
         facts = reduction, value_dtype(call.dtype), call.length
-        yield from aggregate(self.rank, self.size, self._servers, *facts)
+        yield from script(self.rank, self.size, self._servers, *facts)
 
     def _rounding(
         self, precision: Precision | None, algorithm: str, vector: SparseVector, feedback: Feedback | None
@@ -482,7 +489,7 @@ class Communicator:
     def _reduce_scatter(self, x: Any, op: str) -> _Plan:
         vector, restore = from_any(x)
         given = vector.smaller()
-        script = split_reduce(self.rank, self.size, given, _reduction(op, vector))
+        script = split_reduce(self.rank, self.size, given, Context(_reduction(op, vector)))
         call = Call("reduce_scatter", op=op, dtype=vector.dtype.name, length=vector.length)
 
         def finish(mine: SparseVector) -> _Finished:
@@ -739,14 +746,6 @@ def _reduction(op: str, vector: SparseVector) -> Reduction:
     if vector.dtype.kind == "i":
         raise InputError(f"the mean of {vector.dtype.name} values is no integer; use a float dtype")
     return SUM
-
-
-def _own_block(algorithm: str, x: Any, vector: SparseVector) -> int | None:
-    """By which blocks OmniReduce takes a dense vector, if nobody says: by its rows, if their length fits."""
-    if algorithm != "omnireduce" or not vector.is_dense:
-        return None
-    row = x.shape[-1] if len(getattr(x, "shape", ())) > 1 else 0
-    return int(row) if SHORTEST_ROW <= row <= LONGEST_ROW else BLOCK
 
 
 def _density(vector: SparseVector) -> float:

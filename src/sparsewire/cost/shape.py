@@ -15,10 +15,11 @@ from sparsewire.coding import indices as index_codes
 from sparsewire.coding.values import Precision
 from sparsewire.work import NOTHING, Work
 
-__all__ = ["HEADER_BYTES", "Shape"]
+__all__ = ["BLOCK", "HEADER_BYTES", "Shape"]
 
 # Bytes of a frame's header on the wire; tests hold it against the wire format.
 HEADER_BYTES = 112
+BLOCK = 256  # positions of the blocks that ``Shape.blocks`` counts: a kilobyte of float32
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,12 @@ class Shape:
     """The problem: ``size`` ranks, each with ``nnz`` entries of a vector of ``length``.
 
     ``overlap`` says how the ranks' supports meet: "uniform" (independent, uniformly random), "identical"
-    or "disjoint".  If the number of entries in the sum is known, ``union_nnz`` says it, and ``overlap`` does
+    or "disjoint".  ``union_nnz`` is the number of entries in the sum, if it is known; then ``overlap`` does
     not matter.  ``skew`` is how many times its share the fullest of ``size`` even ranges has.
-    ``precision`` is how values travel, if they are rounded, and ``index_price`` is the network's.  ``blocks``
-    is how many blocks of 256 positions have an entry, if that is known, and ``aggregators`` how many ranks
-    there are beside the others that do nothing but add up.  ``ordered``: sums have to be made in rank order.
+    ``precision`` is how values travel, if they are rounded.  ``index_price`` is that of the ``CostFigures``.
+    ``blocks`` is the number of blocks of ``BLOCK`` positions that have an entry, if it is known.
+    ``aggregators`` is the number of further ranks that only aggregate.  With ``in_rank_order``, only
+    algorithms that add up in rank order are suited.
     """
 
     size: int
@@ -54,7 +56,7 @@ class Shape:
         """Expected entries in the sum of so many ranks' vectors."""
         if self.overlap == "identical" or not self.nnz or min(ranks, self.size) == 1:
             return self.nnz
-        if self.union_nnz is not None:  # a power of the ranks, which gives nnz for 1 and this for all
+        if self.union_nnz is not None:  # a power of ranks: nnz for one, union_nnz for all
             growth = math.log(max(1.0, self.union_nnz / self.nnz)) / math.log(self.size)
             return self.nnz * math.pow(ranks, growth)
         if self.overlap == "disjoint":
@@ -62,33 +64,33 @@ class Shape:
         return self.length * (1 - math.pow(1 - self.nnz / self.length, ranks))
 
     def is_dense(self, entries: float, span: float) -> bool:
-        """Whether so many entries in a range take less room as plain values."""
+        """Does a range with so many entries take fewer bytes as plain values?"""
         return entries * (self.index_bytes + self.value_bytes) > span * self.value_bytes
 
     def merging(self, parts: Sequence[float], union: float, span: float) -> Work:
-        """Adding up pieces of a range, with so many entries each, that have ``union`` together."""
+        """The work of adding up pieces of a range: their numbers of entries, and that of the sum."""
         sparse = [part for part in parts if not self.is_dense(part, span)]
         if len(sparse) == len(parts) and not self.is_dense(sum(parts), span):
             return Work(entries=sum(parts))
-        # The first is written, the dense ones of the others are added, and all is looked at for zeros.
+        # The first piece is written, each further dense one is added, and the sum is searched for zeros.
         passes = 2 + sum(self.is_dense(part, span) for part in parts[1:])
         if not self.is_dense(union, span):
             passes += 1  # back to entries
         return Work(sum(sparse), passes * span)
 
     def joining(self, entries: float, span: float) -> Work:
-        """Copying pieces, with so many entries in all, to one place."""
+        """The work of copying pieces, with so many entries in all, to one array."""
         return Work(values=span if self.is_dense(entries, span) else entries)
 
     def spreading(self, entries: float, span: float) -> Work:
-        """Storing a range densely, if it is not."""
+        """The work of storing a range densely, unless it is dense already."""
         return NOTHING if self.is_dense(entries, span) else Work(entries, span)
 
     def stored_bytes(self, entries: float, span: float) -> float:
         return min(entries * (self.index_bytes + self.value_bytes), span * self.value_bytes)
 
     def frame_bytes(self, entries: float, span: float) -> int:
-        """A frame with so many entries in a range, stored as is smaller; they are not in clusters."""
+        """Bytes of a frame with so many entries of a range, in the smaller form; no clusters are assumed."""
         if self.is_dense(entries, span):
             return self.dense_frame_bytes(span)
         return self.sparse_frame_bytes(entries, span)

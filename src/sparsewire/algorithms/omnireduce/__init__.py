@@ -14,7 +14,7 @@ Paper: Fei et al., Efficient sparse collective communication and its application
 deep learning, SIGCOMM'21.
 """
 
-from sparsewire.algorithms.omnireduce.cost import BLOCK, best_block, cost
+from sparsewire.algorithms.omnireduce.cost import best_block, cost, tune
 from sparsewire.algorithms.omnireduce.script import OmniReduce, aggregate, omnireduce
 
-__all__ = ["BLOCK", "OmniReduce", "aggregate", "best_block", "cost", "omnireduce"]
+__all__ = ["OmniReduce", "aggregate", "best_block", "cost", "omnireduce", "tune"]

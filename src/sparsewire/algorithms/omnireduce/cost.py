@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 from sparsewire.algorithms.omnireduce.pairs import STRIPE_ENTRIES, Stripes
 from sparsewire.algorithms.omnireduce.script import OmniReduce
-from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, Shape
+from sparsewire.cost import BLOCK, HEADER_BYTES, Cost, CostFigures, Shape
 from sparsewire.work import Work
 
-__all__ = ["BLOCK", "best_block", "cost"]
+__all__ = ["best_block", "cost", "tune"]
 
-BLOCK = 256  # positions of a block where nothing says what would be better: a kilobyte of float32
 MESSAGE_BYTES = HEADER_BYTES + 24  # of a message's first part
 NUMBERS_BYTES = 12  # of a block: column, current, next
 
@@ -48,6 +47,11 @@ def best_block(figures: CostFigures, shape: Shape) -> int | None:
     if shape.blocks is None or _pairs(figures, shape).seconds <= _blocks(figures, shape).seconds:
         return None
     return BLOCK
+
+
+def tune(figures: CostFigures, shape: Shape) -> OmniReduce:
+    """The options of the lowest predicted time."""
+    return OmniReduce(best_block(figures, shape))
 
 
 def _pairs(figures: CostFigures, shape: Shape) -> Cost:

@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.omnireduce import blocks, pairs
 from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, Message, Terms
+from sparsewire.cost import BLOCK
 from sparsewire.errors import InputError, WireError
 from sparsewire.steps import RecvAny, Send, Steps
-from sparsewire.vector import SUM, Array, Reduction, SparseVector
+from sparsewire.vector import Array, Reduction, SparseVector
 
 __all__ = ["OmniReduce", "aggregate", "omnireduce"]
+
+# Rows of so many values make good blocks: to name a shorter one costs more than to send it.
+SHORTEST_ROW, LONGEST_ROW = 16, 4096
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,18 @@ class OmniReduce:
             ):
                 raise InputError(f"{name} is {value!r}; it must be a positive number, below 2^31")
 
+    @classmethod
+    def for_input(cls, vec: SparseVector, row: int) -> OmniReduce:
+        """Entries of a sparse vector; blocks of a dense one: its rows, if their length is a good one."""
+        if not vec.is_dense:
+            return cls()
+        return cls(row if SHORTEST_ROW <= row <= LONGEST_ROW else BLOCK)
+
+    @property
+    def detail(self) -> int:
+        """What ranks compare before they begin; messages carry the rest."""
+        return self.block or 0
+
     def terms(self, length: int, value_bytes: int, servers: int) -> Terms:
         """For a vector."""
         unit_bytes = 4 + value_bytes if self.block is None else self.block * value_bytes
@@ -54,21 +71,20 @@ def omnireduce(
     rank: int,
     size: int,
     vec: SparseVector,
-    op: Reduction = SUM,
-    options: OmniReduce | None = None,
-    servers: Sequence[int] | None = None,
-    out: Array | None = None,
+    context: Context = PLAIN,
 ) -> Steps[SparseVector]:
-    """A worker's script; ``servers`` are the ranks that aggregate, by default all ``size`` workers.
+    """A worker's script; if no ranks only aggregate, all ``size`` workers aggregate too.
 
-    The sum of blocks of a dense vector is written to ``out``, which may be the vector's own array.
+    The options are an ``OmniReduce``.  The sum of blocks of a dense vector is written to ``context.out``.
     """
-    servers = range(size) if servers is None else servers
-    terms = (options or OmniReduce()).terms(vec.length, vec.dtype.itemsize, len(servers))
-    worker = _worker(vec, terms, servers, out)
+    servers = range(size) if context.servers is None else context.servers
+    options = context.options or OmniReduce()
+    terms = options.terms(vec.length, vec.dtype.itemsize, len(servers))
+    worker = _worker(vec, terms, servers, context.out)
     aggregator = None
     if rank in servers:
-        aggregator = _aggregator(servers.index(rank), len(servers), size, op, vec.dtype, vec.length, terms)
+        place, places = servers.index(rank), len(servers)
+        aggregator = _aggregator(place, places, size, context.op, vec.dtype, vec.length, terms)
     yield from _pump(rank, worker, aggregator, worker.begin(first=rank + 1))
     return worker.result()
 

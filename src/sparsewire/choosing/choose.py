@@ -1,4 +1,7 @@
-"""What `auto` remembers from call to call, so that only the first has to ask around.
+"""Which algorithm a call takes.
+
+``choose`` is the choice itself: the lowest predicted time for known figures and a known problem.  ``Chooser``
+is what "auto" remembers from call to call, so that ranks have to ask each other only in the first.
 
 All ranks must choose alike, so a choice follows from facts that all ranks hold: what they agreed on in one
 tiny round, and the number of entries in the sums since then, which is the same everywhere.
@@ -6,40 +9,81 @@ tiny round, and the number of entries in the sums since then, which is the same 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from sparsewire.algorithms import suited
 from sparsewire.algorithms.largest import largest
-from sparsewire.algorithms.omnireduce import best_block
-from sparsewire.choosing.auto import cheapest, fullness
 from sparsewire.coding.values import Precision
-from sparsewire.cost import CostFigures, Shape
+from sparsewire.cost import BLOCK, CostFigures, Shape
 from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector
+from sparsewire.vector import SparseVector, index_dtype
 
-__all__ = ["Choice", "Chooser", "Key"]
+__all__ = ["Choice", "Chooser", "Fullness", "Key", "choose", "fullness"]
 
+TIE = 1.05  # predicted times that differ by less count as equal: predictions are no better than that
 UNSEEN_CALLS = 16  # after so many sums in a row without a count of entries, the ranks agree anew
-DRIFT = 2  # ... and when the sum has so many times more or fewer entries than after the last agreement
+DRIFT = 2  # if the entries of the sum change by more than this factor, the ranks agree anew
 MOST_KEYS = 1 << 12  # a program whose every call has another length must not fill the memory
 SIGNIFICANT_BITS = 4  # of the counts that are chosen from: nearly equal shapes need no new prediction
+
+
+class Choice(NamedTuple):
+    """An algorithm's name, and its options (``Algorithm.tune``) if it has any."""
+
+    algorithm: str
+    options: Any = None
+
+
+@functools.lru_cache(maxsize=4096)
+def choose(figures: CostFigures, shape: Shape) -> Choice:
+    """The algorithm with the lowest predicted time, of those that are suited to the problem.
+
+    Of several whose times are equal, the first dense one of the table is taken, because every choice is
+    compared with the dense baseline; if none is dense, the first of the table.
+    """
+    able = suited(shape)
+    seconds = {name: row.cost(figures, shape).seconds for name, row in able.items()}
+    equal = [name for name in able if seconds[name] <= TIE * min(seconds.values())]
+    name = next((name for name in equal if able[name].dense), equal[0])
+    tune = able[name].tune
+    return Choice(name, None if tune is None else tune(figures, shape))
+
+
+class Fullness(NamedTuple):
+    """Where a vector has entries, if it is stored in the form that takes fewer bytes."""
+
+    nnz: int  # the whole length if that form is dense
+    fullest: int  # entries in the fullest of as many even ranges as there are ranks
+    blocks: int  # blocks of ``BLOCK`` positions that have an entry
+
+
+def fullness(vec: SparseVector, size: int) -> Fullness:
+    """A vector's fullness among ``size`` ranks.  A dense vector is counted, and no entries are made of it.
+
+    >>> fullness(SparseVector(1000, [3, 4, 700], np.ones(3)), size=2)
+    Fullness(nnz=3, fullest=2, blocks=2)
+    """
+    pieces = vec.split_evenly(size)
+    counts = [int(np.count_nonzero(p.values)) if p.is_dense else p.nnz for p in pieces]
+    nnz, dense_bytes = sum(counts), vec.length * vec.dtype.itemsize
+    entry_bytes = nnz * (index_dtype(vec.length).itemsize + vec.dtype.itemsize)
+    if entry_bytes > dense_bytes or (vec.is_dense and entry_bytes == dense_bytes):
+        nnz, counts = vec.length, [p.span for p in pieces]
+    return Fullness(nnz, max(counts), vec.count_blocks(BLOCK))
 
 
 class Key(NamedTuple):
     """Calls that are alike: the caller's name for them, the length, and what values are."""
 
-    name: str | None  # None: nothing is alike
+    name: str | None  # None: a call is like no other
     length: int
     value_bytes: int
-    precision: Precision | None = None  # how they travel
-    in_rank_order: bool = False  # ... and are to be added up in rank order
-
-
-class Choice(NamedTuple):
-    """What a call does; OmniReduce takes blocks of so many positions, or entries if there are none."""
-
-    algorithm: str
-    block: int | None = None
+    precision: Precision | None = None  # how values travel
+    in_rank_order: bool = False  # whether they must be added up in rank order
 
 
 @dataclass
@@ -50,14 +94,14 @@ class _Facts:
     skew: float = 1.0
     blocks: int | None = None  # of the rank that had entries in most; None if they were never counted
     first: int | None = None  # entries in the first sum after the agreement
-    last: int | None = None  # ... and in the latest
-    unseen: int = 0  # sums stored densely since the latest: nobody counted their entries
+    last: int | None = None  # entries in the latest sum whose entries were counted
+    unseen: int = 0  # sums stored densely since then: nobody counted their entries
     is_outdated: bool = False
-    choice: Choice | None = None  # what follows from all this and from a promise of so many entries
-    promised: int | None = None
+    choice: Choice | None = None  # what follows from all this and from ``promised``
+    promised: int | None = None  # the number of entries that the caller promised when it was made
 
     def see(self, nnz: int) -> None:
-        """The latest sum has so many entries."""
+        """Note that the latest sum has so many entries."""
         self.unseen = 0
         if nnz == self.last:
             return
@@ -68,12 +112,12 @@ class _Facts:
         self.choice = None
 
     def see_nothing(self) -> None:
-        """The latest sum is stored densely."""
+        """Note that the latest sum is stored densely."""
         self.unseen += 1
         self.is_outdated = self.is_outdated or self.unseen >= UNSEEN_CALLS
 
     def shape(self, size: int, key: Key, promised: int | None, index_price: float, aggregators: int) -> Shape:
-        """The problem, in round numbers; entries are taken to have moved in proportion to the sum's."""
+        """The problem, in round numbers.  Each rank's entries are assumed to change like the sum's."""
         nnz, blocks = self.nnz, self.blocks
         if promised is not None:
             nnz, blocks = promised, None
@@ -98,24 +142,23 @@ class _Facts:
 
 
 class Chooser:
-    """The algorithm of each call, for one rank of a communicator; no I/O.
+    """The choice of each call, for one rank of a communicator; no I/O.
 
     Every rank makes the same calls, for each key in the same order, and has the same figures:
 
-        choice = chooser.known(key)                          # None: nothing is known,
-        choice = yield from chooser.agree(key, rank, vec)    # so ask, in the script of the call
+        choice = chooser.known(key)                                          # None if nothing is known:
+        choice = yield from chooser.agree(key, rank, fullness(vec, size))    # then the script asks all ranks
         total = yield from ALGORITHMS[choice.algorithm].run(rank, size, vec)
         chooser.saw(key, total)
 
     When a call fails, some ranks may have seen it end and others not: every rank then forgets everything.
 
     Calls of one key that are in flight together have to decide one after the other, each after ``saw`` of
-    the one before.  Different keys have nothing to do with each other, and of calls without a name nothing is
-    remembered.
+    the one before.  Different keys are independent, and calls without a name leave nothing behind.
     """
 
-    def __init__(self, size: int, network: CostFigures, aggregators: int = 0) -> None:
-        self.network = network
+    def __init__(self, size: int, figures: CostFigures, aggregators: int = 0) -> None:
+        self.figures = figures
         self._size, self._aggregators = size, aggregators
         self._facts: dict[Key, _Facts] = {}
 
@@ -129,15 +172,15 @@ class Chooser:
             return self._choice(key, facts or self._learn(key, _Facts(nnz)), nnz)
         return None if facts is None or facts.is_outdated else self._choice(key, facts)
 
-    def agree(self, key: Key, rank: int, vec: SparseVector) -> Steps[Choice]:
-        """Learn every rank's entries; then choose."""
-        nnz, fullest, blocks = yield from largest(rank, self._size, fullness(vec, self._size))
+    def agree(self, key: Key, rank: int, mine: Fullness) -> Steps[Choice]:
+        """The choice from the largest numbers of all ranks; one tiny round."""
+        nnz, fullest, blocks = yield from largest(rank, self._size, mine)
         skew = max(1.0, fullest * self._size / nnz) if nnz else 1.0
         facts = _Facts(int(nnz), _coarse(round(64 * skew)) / 64, int(blocks))
         return self._choice(key, self._learn(key, facts))
 
     def saw(self, key: Key, total: SparseVector) -> None:
-        """A call of this key has ended with this sum."""
+        """Note that a call of this key has ended with this sum."""
         facts = self._facts.get(key)
         if facts is None:
             return
@@ -147,7 +190,7 @@ class Chooser:
             facts.see(total.nnz)
 
     def forget(self) -> None:
-        """Start over: the ranks may no longer know the same."""
+        """Start over, because the ranks may no longer know the same."""
         self._facts.clear()
 
     def _learn(self, key: Key, facts: _Facts) -> _Facts:
@@ -159,10 +202,8 @@ class Chooser:
 
     def _choice(self, key: Key, facts: _Facts, promised: int | None = None) -> Choice:
         if facts.choice is None or facts.promised != promised:
-            shape = facts.shape(self._size, key, promised, self.network.index_price, self._aggregators)
-            name = cheapest(self.network, shape)
-            facts.choice = Choice(name, best_block(self.network, shape) if name == "omnireduce" else None)
-            facts.promised = promised
+            shape = facts.shape(self._size, key, promised, self.figures.index_price, self._aggregators)
+            facts.choice, facts.promised = choose(self.figures, shape), promised
         return facts.choice
 
 

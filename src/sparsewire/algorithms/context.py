@@ -1,0 +1,35 @@
+"""What a script is told about a call beside the vector; most calls need none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.steps import Steps
+from sparsewire.vector import SUM, Array, Reduction, SparseVector
+
+__all__ = ["PLAIN", "Context", "Run"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """How a call is to be done.  All ranks have the same, except for ``rounding`` and ``out``."""
+
+    op: Reduction = SUM
+    rounding: Exact = EXACT  # of the algorithms that support a precision
+    servers: Sequence[int] | None = None  # the ranks that only aggregate, if there are any
+    out: Array | None = None  # an algorithm may write a dense result here; the vector may be stored here too
+    options: Any = None  # of the algorithm's own kind; None: its defaults
+
+
+PLAIN = Context()  # an exact sum
+
+
+class Run(Protocol):
+    """A script: one rank's part of an allreduce of ``size`` ranks, which returns the result."""
+
+    def __call__(
+        self, rank: int, size: int, vec: SparseVector, context: Context = PLAIN
+    ) -> Steps[SparseVector]: ...
