@@ -148,7 +148,7 @@ def test_an_abort_comes_back_as_the_same_error(error):
     [
         CALL,
         Call(),
-        Call("broadcast", root=2**32 - 1),
+        Call("broadcast", detail=2**32 - 1),
         Call("allgather", dtype="bfloat16"),
         Call("allreduce", "dense_halving_doubling", "avg", "int64", 2**62),
         Call("allreduce", "auto", "avg", "float32", 5, precision="qsgd8"),
@@ -165,7 +165,7 @@ def test_every_algorithm_fits_into_a_call():
 
 def test_a_call_reads_like_one():
     assert str(CALL) == "allreduce(length=1,000, dtype=float32, algorithm=split_allgather, op=sum)"
-    assert str(Call("broadcast", root=3)) == "broadcast(root=3)"
+    assert str(Call("broadcast", detail=3)) == "broadcast(root=3)"
     lossy = Call("allreduce", "auto", "sum", "float32", 8, precision="qsgd4")
     assert str(lossy) == "allreduce(length=8, dtype=float32, algorithm=auto, op=sum, precision=qsgd4)"
 

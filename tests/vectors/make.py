@@ -100,9 +100,11 @@ def vector(sent):
 
 def meaning(piece, envelope, following=None):
     """What a reader must find in the frame of a piece, the form of its indices apart."""
+    call = vars(Call.unpack(envelope.call))
+    root = call.pop("detail")  # as the page of the wire format calls it
     frame = {
         "collective": envelope.collective,
-        "call": vars(Call.unpack(envelope.call)),
+        "call": call | {"root": root},
         "following": following,
     }
     if isinstance(piece, Abort):

@@ -66,6 +66,9 @@ OPERATIONS = (
 OPS = ("none", "sum", "avg", "max", "min")
 _DTYPES = ("none", *VALUE_DTYPES)
 _PRECISIONS = ("exact", *PRECISIONS)
+# What the detail of a call is, by operation: a rank, or a checksum of regions.  In an allreduce it is the
+# size of blocks, and 0 if there are none.
+_DETAILS = {"broadcast": "root={}", "reduce": "root={}", "allreduce_topk": "regions={:08x}"}
 
 
 @dataclass(frozen=True)
@@ -77,21 +80,21 @@ class Call:
     op: str = "none"
     dtype: str = "none"
     length: int = 0
-    root: int = 0
+    detail: int = 0  # a number that ranks compare; what it means is the operation's: see _DETAILS
     precision: str = "exact"
 
     def pack(self) -> bytes:
         codes = OPERATIONS.index(self.operation), OPS.index(self.op), _DTYPES.index(self.dtype)
         precision = _PRECISIONS.index(self.precision)
-        return _CALL.pack(*codes, precision, self.root, self.length, self.algorithm.encode())
+        return _CALL.pack(*codes, precision, self.detail, self.length, self.algorithm.encode())
 
     @classmethod
     def unpack(cls, data: bytes) -> Call:
-        operation, op, dtype, precision, root, length, algorithm = _CALL.unpack(data)
+        operation, op, dtype, precision, detail, length, algorithm = _CALL.unpack(data)
         try:
             name = algorithm.rstrip(b"\0").decode("ascii")
             names = OPERATIONS[operation], name, OPS[op], _DTYPES[dtype]
-            return cls(*names, length, root, _PRECISIONS[precision])
+            return cls(*names, length, detail, _PRECISIONS[precision])
         except (IndexError, UnicodeDecodeError):
             raise WireError(f"not the description of a call: {data!r}") from None
 
@@ -102,9 +105,8 @@ class Call:
             f"algorithm={self.algorithm}" if self.algorithm else "",
             f"op={self.op}" if self.op != "none" else "",
             f"precision={self.precision}" if self.precision != "exact" else "",
-            f"root={self.root}" if self.operation in ("broadcast", "reduce") else "",
-            f"regions={self.root:08x}" if self.operation == "allreduce_topk" else "",
-            f"block={self.root}" if self.operation == "allreduce" and self.root else "",
+            _DETAILS[self.operation].format(self.detail) if self.operation in _DETAILS else "",
+            f"block={self.detail}" if self.operation == "allreduce" and self.detail else "",
         ]
         return f"{self.operation}({', '.join(filter(None, facts))})"
 

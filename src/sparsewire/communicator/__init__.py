@@ -468,7 +468,7 @@ class Communicator:
             )
         reused = zlib.crc32(str(regions).encode()) if regions else 0
         kind = f"{algorithm} k={k}"
-        call = Call("allreduce_topk", kind, "sum", vector.dtype.name, vector.length, root=reused)
+        call = Call("allreduce_topk", kind, "sum", vector.dtype.name, vector.length, detail=reused)
         script = TOPK_ALGORITHMS[algorithm].run(self.rank, self.size, vector, int(k), regions)
 
         def finish(result: TopkSum) -> _Finished:
@@ -508,14 +508,14 @@ class Communicator:
             return _Finished(restore(sent), sent.nnz, _density(sent))
 
         script = broadcast(self.rank, self.size, given, root)
-        return _Plan.simple(script, Call("broadcast", root=root), given, finish)
+        return _Plan.simple(script, Call("broadcast", detail=root), given, finish)
 
     def _reduce(self, x: Any, op: str, root: int) -> _Plan:
         self._check_root(root)
         vector, restore = from_any(x)
         given = vector.smaller()
         script = reduce(self.rank, self.size, given, root, _reduction(op, vector))
-        call = Call("reduce", op=op, dtype=vector.dtype.name, length=vector.length, root=root)
+        call = Call("reduce", op=op, dtype=vector.dtype.name, length=vector.length, detail=root)
 
         def finish(total: SparseVector | None) -> _Finished:
             if total is None:
