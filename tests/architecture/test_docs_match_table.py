@@ -102,3 +102,13 @@ def test_rows_that_send_less_than_half_of_k_come_last_and_have_a_star(page):
         too_few = [row[6] != "" and float(row[6]) < 0.5 for row in rows]
         assert too_few == sorted(too_few)
         assert too_few == [row[0].endswith("*") for row in rows]
+
+
+def test_times_of_the_section_on_omnireduce_are_those_of_the_committed_results():
+    section = (
+        (ROOT / "docs/algorithms.md").read_text().split("### Where omnireduce wins")[1].split("\n## ")[0]
+    )
+    quoted = re.findall(r"[\d.]+\d(?: ms| MB|x)", section)
+    assert len(quoted) > 10
+    results = (ROOT / "docs/results.md").read_text()
+    assert [number for number in quoted if f"| {number} |" not in results] == []
