@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, OmniReduce, Regions, TopkSum
 from sparsewire.coding.values import Precision
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.request import Request
@@ -137,11 +137,18 @@ class Sync:
 
     def exchange(self, selected: SparseVector, state: SyncState) -> Any:
         """The second: what the collective makes of them."""
-        return self._exchange(self.comm.allreduce, self.comm.allreduce_topk, selected, state)
+        return self._exchange(self.comm.allreduce, self.comm.allreduce_topk, selected, state, self.algorithm)
 
-    def iexchange(self, selected: SparseVector, state: SyncState) -> Request:
-        """The second in the background; its result is for ``settle``."""
-        request: Request = self._exchange(self.comm.iallreduce, self.comm.iallreduce_topk, selected, state)
+    def iexchange(
+        self, selected: SparseVector, state: SyncState, algorithm: str | OmniReduce | None = None
+    ) -> Request:
+        """The second phase in the background; its result is for ``settle``.
+
+        ``algorithm`` takes the place of the method's; every rank gives the same.
+        """
+        request: Request = self._exchange(
+            self.comm.iallreduce, self.comm.iallreduce_topk, selected, state, algorithm or self.algorithm
+        )
         return request
 
     def _exchange(
@@ -150,17 +157,18 @@ class Sync:
         allreduce_topk: Callable[..., Any],
         selected: SparseVector,
         state: SyncState,
+        algorithm: str | OmniReduce,
     ) -> Any:
-        if self.algorithm in TOPK_ALGORITHMS:
+        if algorithm in TOPK_ALGORITHMS:
             regions = state.regions
             if regions is not None and len(regions.cuts) != self.comm.size + 1:
                 regions = None  # saved by another number of ranks
             k = self.k(selected.length, state)
-            return allreduce_topk(selected, k, algorithm=self.algorithm, regions=regions)
+            return allreduce_topk(selected, k, algorithm=algorithm, regions=regions)
         if self.compressor.shared:  # all ranks know the indices
-            return allreduce(selected.values, algorithm=self.algorithm, precision=self.precision)
+            return allreduce(selected.values, algorithm=algorithm, precision=self.precision)
         feedback = self.compressor.rounding(state.compressor) if self.precision is not None else None
-        return allreduce(selected, algorithm=self.algorithm, precision=self.precision, feedback=feedback)
+        return allreduce(selected, algorithm=algorithm, precision=self.precision, feedback=feedback)
 
     def settle(
         self, exchanged: Any, selected: SparseVector, state: SyncState

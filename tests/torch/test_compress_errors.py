@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from models import GROUPS, Given, assert_same, compressed, gradients, named, step_with, wrapped
+from models import GROUPS, Given, Scale, assert_same, compressed, gradients, step_with, wrapped
 from ranks import Ranks
 
 import sparsewire as sw
@@ -43,7 +43,7 @@ def schedule(step):
         ({"density": 0.0}, "density is 0.0"),
         ({"density": schedule, "warmup_steps": 3}, "density is a schedule already"),
         ({"momentum": 1.0}, "momentum is 1.0"),
-        ({"method": "exact", "momentum": 0.5}, "momentum correction is for what waits"),
+        ({"method": "exact", "momentum": 0.5}, "momentum correction is for residuals; 'exact' has none"),
         ({"method": "exact", "precision": "float16"}, "'exact' loses nothing"),
         ({"method": "ok_topk", "precision": "float16"}, "ok_topk sends values as they are"),
         ({"precision": "float7"}, "unknown precision 'float7'"),
@@ -62,22 +62,63 @@ def test_options_that_make_no_sense_on_all_ranks_are_refused(ranks):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "here", "there"),
     [
-        {"density": 0.1},
-        {"density": schedule},
-        {"method": "ok_topk"},
-        {"min_size": 4096},
-        {"group_bytes": 1 << 20},
-        {"parameters": "head"},
-        {"precision": "float16"},
-        {"momentum": 0.5},
+        ({"density": 0.1}, 0.05, 0.1),
+        ({"density": schedule}, 0.05, 0.1),
+        ({"method": "ok_topk"}, "topk", "ok_topk"),
+        ({"min_size": 4096}, 16, 4096),
+        ({"group_bytes": 1 << 20}, 2048, 1 << 20),
+        ({"parameters": "head"}, "['*']", "['head']"),
+        ({"precision": "float16"}, None, "float16"),
+        ({"precision": sw.QSGD(4, bucket=64)}, None, "QSGD"),
+        ({"momentum": 0.5}, 0.0, 0.5),
+        ({"on_device": True}, None, True),
+        ({"scaler": Scale()}, False, True),
     ],
-    ids=named,
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
 )
-def test_other_options_on_one_rank_are_refused_on_all(ranks, options):
+def test_an_option_that_differs_on_one_rank_is_named_on_all(ranks, options, here, there):
+    [name] = options
+    expected = f"the {name} must be the same on every rank: it is {here} on rank 0 and {there}"
     for said in ranks.run(refused_then_accepted, options, [1], size=3):
-        assert "rank 1 called compress() with other options" in said
+        assert said.startswith(expected)
+        assert said.endswith("on rank 1")
+
+
+def compress_models_of(group, models):
+    """What compress() says of a model for each rank: names, shapes and a type."""
+    shapes, dtype = models[group.rank()]
+    ddp = wrapped(group, Given(shapes, dtype), init_sync=False)  # DDP itself compares shapes only
+    try:
+        compressed(ddp, {"group_bytes": 1024})
+    except sw.InputError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("other", "dtype", "difference"),
+    [
+        ({"a": (20,), "c": (3, 8)}, "float32", "it is b of shape [3, 8] {} and c of shape [3, 8]"),
+        ({"a": (20,), "b": (8, 3)}, "float32", "it is b of shape [3, 8] {} and b of shape [8, 3]"),
+        ({"a": (20,)}, "float32", "it is b of shape [3, 8] {} and None"),
+        ({"b": (3, 8), "a": (20,)}, "float32", "it is a of shape [20] {} and b of shape [3, 8]"),
+        (
+            {"a": (20,), "b": (3, 8)},
+            "float64",
+            "it is a of shape [20] {} and a of shape [20] and type float64",
+        ),
+    ],
+    ids=["name", "shape", "number", "order", "type"],
+)
+def test_a_parameter_that_differs_on_one_rank_is_named_on_all(ranks, other, dtype, difference):
+    same = {"a": (20,), "b": (3, 8)}, torch.float32
+    models = [same, same, (other, getattr(torch, dtype))]
+    place = 0 if "it is a" in difference else 1
+    expected = f"the parameter {place} of the model must be the same on every rank: {difference}"
+    for said in ranks.run(compress_models_of, models, size=3):
+        assert said.startswith(expected.format("and type float32, in group 0, on rank 0"))
+        assert said.endswith("on rank 2")
 
 
 def compress_twice(group):

@@ -22,20 +22,20 @@ def hold_up_the_last_bucket(group):
     for step in range(2):
         step_with(ddp, gradients(group.rank(), step))
     is_exchanged = threading.Event()
-    iallreduce, arrived = handle._comm.iallreduce, handle.arrived
+    iallreduce, on_bucket = handle._comm.iallreduce, handle.on_bucket
 
     def observed_iallreduce(*args, **kwargs):
         request = iallreduce(*args, **kwargs)
         request.add_done_callback(lambda _: is_exchanged.set())
         return request
 
-    def observed_arrived(bucket):
+    def observed_on_bucket(bucket):
         if bucket.is_last():
             assert bucket.index() > 0
             assert is_exchanged.wait(20)
-        return arrived(bucket)
+        return on_bucket(bucket)
 
-    handle._comm.iallreduce, handle.arrived = observed_iallreduce, observed_arrived
+    handle._comm.iallreduce, handle.on_bucket = observed_iallreduce, observed_on_bucket
     step_with(ddp, gradients(group.rank(), 2))
     handle.detach()
     return is_exchanged.is_set()

@@ -73,6 +73,11 @@ class Compressor(ABC, Generic[S]):
         """Do all ranks choose the same places, so that indices need not travel?"""
         return False
 
+    @property
+    def block(self) -> int:
+        """Entries come in whole blocks of so many neighbours."""
+        return 1
+
     @abstractmethod
     def init(self, length: int, dtype: npt.DTypeLike = "float32") -> S:
         """The state before the first step."""

@@ -71,6 +71,10 @@ class ErrorFeedback(Compressor[FeedbackState]):
     def shared(self) -> bool:
         return self.inner.shared
 
+    @property
+    def block(self) -> int:
+        return self.inner.block
+
     def init(self, length: int, dtype: npt.DTypeLike = "float32") -> FeedbackState:
         length, kind = checked_vector(length, dtype)
         if self.momentum and kind.kind == "i":

@@ -48,6 +48,10 @@ class Quantized(Compressor[Any]):
     def shared(self) -> bool:
         return self.inner.shared
 
+    @property
+    def block(self) -> int:
+        return self.inner.block
+
     def init(self, length: int, dtype: npt.DTypeLike = "float32") -> State:
         _, kind = checked_vector(length, dtype)
         precision_of(self.precision, kind, "sum")

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.request import Request
 from sparsewire.errors import InputError
+from sparsewire.torch.device import wait_for_queued_work
 from sparsewire.torch.transport import communicator, group_of
 
 __all__ = ["Work", "all_reduce"]
@@ -90,8 +91,7 @@ class Work:
     def _finish(self, request: Future[Any]) -> None:
         try:
             _assign(self._tensor, request.result())
-            if self._tensor.is_cuda:  # written on this thread's stream; the caller reads on another
-                torch.cuda.current_stream(self._tensor.device).synchronize()
+            wait_for_queued_work(self._tensor)  # of this thread; the caller reads in another
         except Exception as error:
             self._future.set_exception(error)
         else:

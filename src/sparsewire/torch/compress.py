@@ -1,10 +1,10 @@
-"""``compress(ddp)``: one line, and DDP exchanges only what counts of its gradients."""
+"""``compress(ddp)``: the call, its options and their rules."""
 
 # No ``from __future__ import annotations``: DDP compares the annotations of a hook with classes.
 
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,24 +12,26 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sparsewire.algorithms import ALGORITHMS
 from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator import Communicator
-from sparsewire.compress import BlockTopK, Density, TopK, Warmup
-from sparsewire.compress.schedule import count_of, density_at
-from sparsewire.cost import Shape
+from sparsewire.communicator.agreement import check_alike, gather
+from sparsewire.compress import BlockTopK, Density, ErrorFeedback, TopK, Warmup
+from sparsewire.compress.schedule import density_at
 from sparsewire.errors import InputError
 from sparsewire.sync import Method, Sync
-from sparsewire.torch.device import Device
-from sparsewire.torch.exchange import Exchange, Lossless, Lossy
-from sparsewire.torch.group import Layout, Selection, group_parameters
-from sparsewire.torch.handle import Compression
-from sparsewire.torch.host import Host
+from sparsewire.torch.codes.exact import Exact
+from sparsewire.torch.codes.rows import RowEntries, Rows
+from sparsewire.torch.codes.tensor_feedback import TensorFeedback
+from sparsewire.torch.codes.topk import LargestEntries
+from sparsewire.torch.device import HALF, Device, Host
+from sparsewire.torch.exchange.over_communicator import Gathering, RankOrderSums, SelectedSums
+from sparsewire.torch.group import Group, Selection, group_parameters
+from sparsewire.torch.handle import Channel, Compression, TableChannel
 from sparsewire.torch.transport import communicator
 
 __all__ = ["METHODS", "compress"]
 
-# What is selected, and how it is summed; what loses nothing selects nothing.
+# What is selected, and how it is summed; methods that lose nothing select nothing.
 METHODS: dict[str, Method | None] = {
     "topk": Method(TopK, "auto"),
     "ok_topk": Method(TopK, "ok_topk"),
@@ -37,7 +39,7 @@ METHODS: dict[str, Method | None] = {
     "exact": None,
     "dense": None,
 }
-ANY_SHAPE = "balanced"  # the algorithm where nothing is known about entries
+MOST_RANKS_FOR_ROWS = 8  # with more, rows of embeddings are not gathered
 
 
 def compress(
@@ -56,7 +58,7 @@ def compress(
     on_device: bool | None = None,
     timeout: float = 300.0,
 ) -> Compression:
-    """Have a DDP model exchange only what counts of its gradients, from the next backward on.
+    """Let a DDP model exchange only a part of its gradients, from the next backward on.
 
     Every rank calls it, right after ``DDP(model)``.  Methods:
 
@@ -67,14 +69,17 @@ def compress(
     - "exact": what is not zero, and nothing is lost: for embeddings and all that is sparse by nature.
     - "dense": everything.
 
-    ``density`` is a number, or a function of the step; ``warmup_steps`` lets it fall from 25% over so many
-    steps.  Parameters that no pattern of ``parameters`` names, or with fewer than ``min_size`` values, go
-    densely, fused.  ``precision`` sends the others in fewer bits ("float16", "bfloat16", "qsgd8", ...);
-    method "dense" sends all so, and what rounding leaves out is lost.  ``momentum`` is that of momentum
-    correction: the optimiser should then have none.  ``scaler`` is the GradScaler, if there is one: a step
-    that it skips is undone, for which a copy of what waits is kept.  Parameters of about ``group_bytes`` are
-    exchanged together.  ``on_device`` selects with torch operations instead of kernels, as for gradients that
-    are not on the CPU.
+    ``density`` is a number, or a function of the step that is the same on every rank; ``warmup_steps`` lets
+    it fall from 25% over so many steps.  Parameters that no pattern of ``parameters`` matches, or with fewer
+    than ``min_size`` values, are exchanged densely, many at once.  ``precision`` sends the others in fewer
+    bits ("float16", "bfloat16", "qsgd8", ...); method "dense" sends all so, and what rounding leaves out is
+    lost.  ``momentum`` is that of momentum correction: the optimiser should then have none.  ``scaler`` is
+    the GradScaler, if there is one: a step that it skips is undone, for which residuals are copied.
+    Parameters of about ``group_bytes`` are exchanged together.  ``on_device`` selects with torch operations
+    instead of kernels, as for gradients that are not on the CPU.
+
+    Except for "ok_topk", sums are made in rank order: their bits do not depend on the algorithm that the
+    communicator's figures predict to be the fastest.
     """
     ddp = getattr(ddp, "_orig_mod", ddp)  # what torch.compile has wrapped
     if not isinstance(ddp, DistributedDataParallel):
@@ -82,22 +87,28 @@ def compress(
     group = process_group or ddp.process_group
     comm = communicator(group, timeout)
     try:
-        options = Options(method, _schedule(density, warmup_steps), precision, momentum, on_device)
-        model = _parameters(ddp)
         patterns = [parameters] if isinstance(parameters, str) else list(parameters)
-        if method == "exact":
-            min_size = 0  # what is small costs no more with the others
-        selection = Selection(patterns if method != "dense" else [], min_size)
-        selection.check_patterns(name for name, _ in ddp.module.named_parameters())
-        layouts = group_parameters(model.items(), selection, group_bytes)
+        density = _schedule(density, warmup_steps)
+        options = Options(
+            method,
+            density,
+            precision,
+            momentum,
+            patterns,
+            min_size,
+            group_bytes,
+            on_device,
+            scaler is not None,
+        )
+        model = _parameters(ddp)
+        groups = options.groups(model, [name for name, _ in ddp.module.named_parameters()])
         may_be_unused = ddp.find_unused_parameters or ddp.static_graph
-        may_be_skipped = scaler is not None
-        exchanges = [options.exchange(layout, comm, may_be_unused, may_be_skipped) for layout in layouts]
-        handle = Compression(comm, group, model, exchanges, scaler)
-        said = f"{options.described()}, {[layout.described() for layout in layouts]}"
+        channels = [options.channel(group, comm, may_be_unused) for group in groups]
+        handle = Compression(comm, group, model, channels, _tables(comm), scaler)
+        facts = options.facts() | _facts(model, groups)
     except Exception as error:
         _refuse(comm, error)
-    _check_alike(comm, said)
+    _check_alike(comm, facts)
     try:
         ddp.register_comm_hook(handle, sparsewire_hook)
     except Exception as error:
@@ -107,7 +118,7 @@ def compress(
 
 def sparsewire_hook(state: Compression, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """What DDP calls."""
-    return state.arrived(bucket)
+    return state.on_bucket(bucket)
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,11 @@ class Options:
     density: Density
     precision: str | Precision | None
     momentum: float
+    parameters: list[str]
+    min_size: int
+    group_bytes: int
     on_device: bool | None
+    scaler: bool  # is there one?
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -129,52 +144,48 @@ class Options:
                 f"'exact' loses nothing, and precision {self.precision} would: take another method"
             )
         if METHODS[self.method] is None and self.momentum:
-            raise InputError(f"momentum correction is for what waits; with {self.method!r} nothing does")
+            raise InputError(f"momentum correction is for residuals; {self.method!r} has none")
 
-    def described(self) -> str:
-        """What ranks compare; of a schedule, where it begins: a function has another address on each."""
-        return str(replace(self, density=density_at(self.density, 0)))
+    def facts(self) -> dict[str, Any]:
+        """What ranks compare.  Schedules are compared by their first density, because functions cannot be."""
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        options["density"] = density_at(self.density, 0)
+        plain = (str, int, float, list, type(None))  # which JSON can carry
+        return {name: value if isinstance(value, plain) else str(value) for name, value in options.items()}
 
-    def exchange(
-        self, layout: Layout, comm: Communicator, may_be_unused: bool, may_be_skipped: bool
-    ) -> Exchange:
-        is_on_host = layout.device.type == "cpu" and not self.on_device
-        memory = Host(layout.device) if is_on_host else Device(layout.device)
+    def groups(self, model: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[Group]:
+        """The parameters in groups; ``names`` are those of all parameters, sparse tables included."""
+        patterns = [] if self.method == "dense" else self.parameters
+        # With "exact", small parameters cost no more in the same group as others.
+        selection = Selection(patterns, 0 if self.method == "exact" else self.min_size)
+        selection.check_patterns(names)
+        return group_parameters(model.items(), selection, self.group_bytes)
+
+    def channel(self, group: Group, comm: Communicator, may_be_unused: bool) -> Channel:
+        """How a group travels."""
+        is_on_host = group.device.type == "cpu" and not self.on_device
+        device = Host(group.device) if is_on_host else Device(group.device)
         row = METHODS[self.method]
-        if row is None or layout.is_dense:
-            # What goes densely beside what waits is not rounded: it has no residual to make that good.
-            precision = self.precision if self.method == "dense" else None
-            momentum = self.momentum if layout.is_dense else 0.0
-            algorithm = self._algorithm(layout, comm)
-            return Lossless(layout, memory, may_be_skipped, comm, algorithm, precision, momentum)
-        algorithm = row.algorithm
-        if algorithm == "auto":
-            algorithm = self._algorithm(layout, comm)
+        if row is None or group.is_dense:
+            # Only "dense" is rounded: in other methods, what goes densely has no residual for the rounding
+            # error.  Half types are not, because they are small already.
+            is_rounded = self.method == "dense" and group.dtype not in HALF
+            code = Exact(group, device, comm.size, self.momentum)
+            exchange = RankOrderSums(comm, precision=self.precision if is_rounded else None)
+            return Channel(group, device, code, exchange)
+        feedback: Any = ErrorFeedback
+        if not is_on_host:
+            feedback = partial(TensorFeedback, device=group.device, precision=self.precision)
         sync = Sync(
-            comm,
-            row._replace(algorithm=algorithm),
-            self.density,
-            momentum=self.momentum,
-            precision=self.precision,
-            feedback=memory.feedback(self.precision),
+            comm, row, self.density, momentum=self.momentum, precision=self.precision, feedback=feedback
         )
-        return Lossy(layout, memory, may_be_skipped, sync, may_be_unused)
+        return Channel(group, device, LargestEntries(group, device, sync, may_be_unused), SelectedSums(sync))
 
-    def _algorithm(self, layout: Layout, comm: Communicator) -> str:
-        """The one of the lowest predicted time, of those that add up each entry in one place, in rank order.
 
-        They all give the same bits.  With "auto" the order of sums would depend on what has been seen, and a
-        process that goes on from a checkpoint has seen nothing.
-        """
-        density = self.density.density if isinstance(self.density, Warmup) else self.density
-        if METHODS[self.method] is None or layout.is_dense:
-            density = 1.0
-        elif callable(density):
-            return ANY_SHAPE
-        nnz, price = count_of(layout.length, density), comm.network.index_price
-        shape = Shape(comm.size, layout.length, nnz, layout.dtype.itemsize, index_price=price)
-        able = {name: row for name, row in ALGORITHMS.items() if row.supports_precision}
-        return min(able, key=lambda name: able[name].cost(comm.network, shape).seconds)
+def _tables(comm: Communicator) -> TableChannel:
+    if comm.size <= MOST_RANKS_FOR_ROWS:
+        return TableChannel(Rows, Gathering(comm))
+    return TableChannel(RowEntries, RankOrderSums(comm, op="avg"))
 
 
 def _schedule(density: Density, warmup_steps: int) -> Density:
@@ -186,7 +197,7 @@ def _schedule(density: Density, warmup_steps: int) -> Density:
 
 
 def _parameters(ddp: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
-    """Those whose gradients come in dense buckets, by name: DDP itself knows best which it leaves out."""
+    """The parameters whose gradients come in dense buckets, by name, as DDP itself finds them."""
     names = {parameter: name for name, parameter in ddp.module.named_parameters()}
     parameters, are_sparse = ddp._build_params_for_reducer()
     return {
@@ -204,11 +215,20 @@ def _refuse(comm: Communicator, error: Exception) -> NoReturn:
         comm.close()
 
 
-def _check_alike(comm: Communicator, said: str) -> None:
-    """All ranks give the same options and the same model, or all raise."""
-    digests = comm.allgather(np.array([zlib.crc32(said.encode())], np.int64))
-    others = [rank for rank, digest in enumerate(digests) if digest[0] != digests[0][0]]
-    if others:
+def _facts(model: Mapping[str, torch.Tensor], groups: Sequence[Group]) -> dict[str, str]:
+    """What ranks compare of the model, parameter by parameter.  Devices may differ."""
+    group_of = {name: number for number, group in enumerate(groups) for name in group.names}
+    return {
+        f"parameter {place} of the model": f"{name} of shape {list(parameter.shape)} and type "
+        f"{str(parameter.dtype).removeprefix('torch.')}, in group {group_of[name]},"
+        for place, (name, parameter) in enumerate(model.items())
+    }
+
+
+def _check_alike(comm: Communicator, facts: dict[str, Any]) -> None:
+    """Raise on all ranks, and name what differs, if a rank has other options or another model."""
+    try:
+        check_alike(gather(comm, facts))
+    except InputError:
         comm.close()
-        who = ", ".join(map(str, others))
-        raise InputError(f"rank {who} called compress() with other options, or another model, than rank 0")
+        raise

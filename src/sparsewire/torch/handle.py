@@ -1,11 +1,11 @@
-"""What DDP calls with its buckets, and the handle that the caller of ``compress`` keeps.
+"""What users hold: the hook that DDP calls, the order of work, and the state of a checkpoint.
 
-    hook      notes which gradients have come; a group whose last one has come is handed to the worker
-    worker    a thread: selects, starts the exchange, and writes the mean into the bucket when it is there
+    hook      notes which gradients are ready; a group whose last one is ready goes to the worker
+    worker    a thread: encodes, starts the exchange, and writes the mean into the bucket when it has come
     the end of backward    waits until all is written, and raises what went wrong
 
-The hook returns at once, so backward goes on while groups are exchanged.  The worker alone touches residuals,
-one group after the other, in an order that is the same on every rank.
+The hook returns at once, so backward continues while groups are exchanged.  The worker alone touches
+residuals, one group after the other, in an order that is the same on every rank.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,13 +29,34 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from sparsewire.communicator import Communicator, Last
 from sparsewire.communicator.convert import tensor_to_numpy
 from sparsewire.errors import InputError
+from sparsewire.torch.codes import Code, Sent
+from sparsewire.torch.codes.exact import MEAN_VELOCITY
+from sparsewire.torch.codes.rows import TableCode
+from sparsewire.torch.codes.topk import RESIDUAL
 from sparsewire.torch.device import Device
-from sparsewire.torch.exchange import COMMON, Exchange, Lossy
-from sparsewire.torch.tables import Table, table_for
+from sparsewire.torch.exchange import Exchange
+from sparsewire.torch.group import Group
+from sparsewire.vector import Array, SparseVector
 
-__all__ = ["Compression"]
+__all__ = ["Channel", "Compression", "TableChannel"]
 
 FORMAT = 1  # of ``state_dict``
+
+
+class Channel(NamedTuple):
+    """How the gradients of one group travel."""
+
+    group: Group
+    device: Device
+    code: Code
+    exchange: Exchange
+
+
+class TableChannel(NamedTuple):
+    """How sparse gradients of embeddings travel; every step of a table has a code of its own."""
+
+    code: Callable[[str], TableCode]
+    exchange: Exchange
 
 
 class Compression:
@@ -43,17 +65,19 @@ class Compression:
     def __init__(
         self,
         comm: Communicator,
-        group: dist.ProcessGroup,
+        process_group: dist.ProcessGroup,
         parameters: Mapping[str, torch.Tensor],
-        exchanges: Sequence[Exchange],
+        channels: Sequence[Channel],
+        tables: TableChannel,
         scaler: Any,
     ) -> None:
-        self._comm, self._process_group, self._scaler = comm, group, scaler
-        self._groups = [_Group(exchange) for exchange in exchanges]
+        self._comm, self._process_group, self._scaler = comm, process_group, scaler
+        self._channels, self._tables = channels, tables
+        self._pending = [_Pending(channel) for channel in channels]
         self._places = {
-            parameters[name]: (group, place)
-            for group in self._groups
-            for place, name in enumerate(group.exchange.layout.names)
+            parameters[name]: (pending, number)
+            for pending in self._pending
+            for number, name in enumerate(pending.channel.group.names)
         }
         self._dense_bytes = (
             2
@@ -61,14 +85,14 @@ class Compression:
             / comm.size
             * sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
         )
-        self._scale = 1.0  # of the loss that residuals belong to
+        self._scale = 1.0  # of the loss whose gradients wait in residuals
         self._worker = ThreadPoolExecutor(1, "sparsewire-torch")
         self._buckets: list[_Bucket] = []  # of the backward that is under way
         self._error: BaseException | None = None
-        self._left: dict[torch.Tensor, torch.Tensor] | None = None  # once detached: what was not sent
+        self._unsent: dict[torch.Tensor, torch.Tensor] | None = None  # residuals, after ``detach``
         self._steps = 0
         self._now, self._latest = _Account(), _Account()
-        # For a model that is dropped without ``detach``; at exit, the communicator itself takes its leave.
+        # For a model that is dropped without ``detach``.  At exit, the communicator closes itself.
         self._close = weakref.finalize(self, comm.close)
         self._close.atexit = False
 
@@ -82,8 +106,9 @@ class Compression:
         long backward had to wait at its end.
         """
         latest, squares = self._latest, 0.0
-        for exchange in self._lossy():
-            squares += float(exchange.memories()["residual"].norm()) ** 2
+        for channel in self._channels:
+            if RESIDUAL in channel.code.kept():
+                squares += float(channel.code.kept()[RESIDUAL].norm()) ** 2
         return {
             "steps": self._steps,
             "density": latest.entries / latest.values if latest.values else 0.0,
@@ -101,14 +126,14 @@ class Compression:
             writer.add_scalar(f"sparsewire/{name}", value, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank has not sent yet, by parameter, and what its methods know: tensors and numbers.
+        """What this rank has not sent yet, by parameter, and what its method knows: tensors and numbers.
 
         Every rank saves its own.
         """
         kept: dict[str, dict[str, torch.Tensor]] = {}
-        for exchange in self._exchanges():
-            for kind, flat in exchange.memories().items():
-                for name, place in exchange.layout.slices():
+        for channel in self._channels:
+            for kind, flat in channel.code.kept().items():
+                for name, place in channel.group.slices():
                     kept.setdefault(kind, {})[name] = flat[place].detach().cpu().clone()
         return {
             "format": FORMAT,
@@ -116,118 +141,125 @@ class Compression:
             "scale": self._scale,
             "steps": self._steps,
             "kept": kept,
-            "groups": [exchange.facts() for exchange in self._lossy()],
+            "groups": [code.facts() for code in self._codes_with_facts()],
         }
 
     def load_state_dict(self, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on from what this rank saved; or from what all ranks did, as a list in rank order.
+        """Continue from what this rank saved, or from what all ranks saved, as a list in rank order.
 
-        With the list, the number of ranks may be another: rank r takes what ranks r, r + size, ... left, in
-        such a measure that the mean gets no more and no less than it was owed.
+        With the list, the number of ranks may be another: rank r takes what ranks r, r + size, ... had kept,
+        scaled so that the mean gets no more and no less than all of it.
         """
         states = [saved] if isinstance(saved, Mapping) else list(saved)
         self._check(states, is_one=isinstance(saved, Mapping))
         first, size = states[0], self._comm.size
         mine = states if isinstance(saved, Mapping) else states[self._comm.rank :: size]
-        for exchange in self._exchanges():
-            for kind, flat in exchange.memories().items():
-                factor, givers = (1.0, states[:1]) if kind == COMMON else (size / first["ranks"], mine)
-                for name, place in exchange.layout.slices():
+        for channel in self._channels:
+            for kind, flat in channel.code.kept().items():
+                is_common = kind == MEAN_VELOCITY
+                factor, sources = (1.0, states[:1]) if is_common else (size / first["ranks"], mine)
+                for name, place in channel.group.slices():
                     flat[place] = 0
-                    for state in givers:
+                    for state in sources:
                         flat[place] += state["kept"][kind][name].to(flat.device) * factor
-        for number, exchange in enumerate(self._lossy()):
-            exchange.load_facts(first["groups"][min(number, len(first["groups"]) - 1)])
+        for number, code in enumerate(self._codes_with_facts()):
+            code.load_facts(first["groups"][min(number, len(first["groups"]) - 1)])
         self._scale, self._steps = float(first["scale"]), int(first["steps"])
 
     def detach(self) -> None:
-        """Let DDP go on densely, on its own process group; what waited is added to the next gradients.
+        """Let DDP continue densely on its own process group; residuals are added to the next gradients.
 
         Every rank calls it, between two steps.
         """
-        if self._left is not None:
+        if self._unsent is not None:
             return
-        self._left = {}
-        for parameter, (group, number) in self._places.items():
-            if isinstance(group.exchange, Lossy):
-                begin, end = group.exchange.layout.cuts[number : number + 2]
-                self._left[parameter] = group.exchange.memories()["residual"][begin:end]
+        self._unsent = {}
+        for parameter, (pending, number) in self._places.items():
+            kept = pending.channel.code.kept()
+            if RESIDUAL in kept:
+                begin, end = pending.channel.group.offsets[number : number + 2]
+                self._unsent[parameter] = kept[RESIDUAL][begin:end]
         self._worker.shutdown()
         self._close()
 
     # -- the hook: in the thread of backward -----------------------------------------------------
 
-    def arrived(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """A bucket is full; the future's result is what DDP goes on with."""
-        if self._left is not None:
-            return self._densely(bucket, self._left)
+    def on_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """A future of the mean, for a bucket whose gradients are all ready.  DDP calls it."""
+        if self._unsent is not None:
+            return self._reduce_densely(bucket, self._unsent)
         if not self._buckets:
-            self._begin()
+            self._begin_backward()
         with record_function(f"sparsewire.bucket{bucket.index()}") as span:
-            coming = self._take(bucket)
-            self._buckets.append(coming)
-            future: torch.futures.Future[torch.Tensor] = span._call_end_callbacks_on_future(coming.future)
+            accepted = self._accept(bucket)
+            self._buckets.append(accepted)
+            future: torch.futures.Future[torch.Tensor] = span._call_end_callbacks_on_future(accepted.future)
         return future
 
-    def _begin(self) -> None:
+    def _begin_backward(self) -> None:
         try:
-            Variable._execution_engine.queue_callback(self._end)
+            Variable._execution_engine.queue_callback(self._end_backward)
         except RuntimeError:  # there is no backward
             self._comm.refuse(
                 InputError("DDP's join() is not supported: all ranks have to do the same number of steps")
             )
-        scale = self._scale_of_loss()
+        scale = self._loss_scale()
         if scale != self._scale:
             factor, self._scale = scale / self._scale, scale
             self._worker.submit(self._rescale, factor)
 
-    def _scale_of_loss(self) -> float:
+    def _loss_scale(self) -> float:
         return float(self._scaler.get_scale()) if self._scaler is not None else 1.0
 
-    def _take(self, bucket: dist.GradBucket) -> _Bucket:
+    def _accept(self, bucket: dist.GradBucket) -> _Bucket:
+        """The bucket, noted by its groups; a group that is complete now goes to the worker."""
         buffer = bucket.buffer()
         if buffer.is_sparse:
-            coming = _Bucket(buffer, Device(buffer.device))
-            self._worker.submit(self._start_table, coming)
-            return coming
+            device, code = Device(buffer.device), self._tables.code(f"table {bucket.index()}")
+            accepted = _Bucket(buffer, device)
+            job = _TableJob(device, code, self._tables.exchange, [buffer], [accepted])
+            self._worker.submit(self._start, job)
+            return accepted
         pieces = list(_pieces(bucket))
-        groups = {id(group): group for group in (self._places[parameter][0] for parameter, _ in pieces)}
-        coming = _Bucket(buffer, next(iter(groups.values())).exchange.memory, len(groups))
+        groups = {id(pending): pending for pending in (self._places[parameter][0] for parameter, _ in pieces)}
+        accepted = _Bucket(buffer, next(iter(groups.values())).channel.device, len(groups))
         for parameter, gradient in pieces:
-            group, place = self._places[parameter]
-            group.gradients[place] = gradient
-        for group in groups.values():
-            group.buckets.append(coming)
-            if group.is_complete:
-                self._worker.submit(self._start, group.hand_over())
-        return coming
+            pending, number = self._places[parameter]
+            pending.gradients[number] = gradient
+        for pending in groups.values():
+            pending.buckets.append(accepted)
+            if pending.is_complete:
+                self._worker.submit(self._start, pending.to_job())
+        return accepted
 
-    def _densely(
-        self, bucket: dist.GradBucket, left: dict[torch.Tensor, torch.Tensor]
+    def _reduce_densely(
+        self, bucket: dist.GradBucket, unsent: dict[torch.Tensor, torch.Tensor]
     ) -> torch.futures.Future[torch.Tensor]:
-        factor = self._scale_of_loss() / self._scale
+        factor = self._loss_scale() / self._scale
         for parameter, gradient in _pieces(bucket):
-            if parameter in left and gradient.any():  # or it is unused, and nobody would look at it
-                gradient += left.pop(parameter) * factor
+            # A gradient of zeros may belong to an unused parameter, whose residual waits until it is used.
+            if parameter in unsent and gradient.any():
+                gradient += unsent.pop(parameter) * factor
         future: torch.futures.Future[torch.Tensor] = allreduce_hook(self._process_group, bucket)
         return future
 
-    def _end(self) -> None:
-        """At the end of backward, before DDP looks at the buckets."""
-        for group in self._groups:
-            if group.buckets:  # some of its gradients were never announced
-                self._worker.submit(self._start, group.hand_over())
+    def _end_backward(self) -> None:
+        """Wait until all is written, before DDP reads the buckets."""
+        for pending in self._pending:
+            if pending.buckets:  # some of its gradients never became ready
+                self._worker.submit(self._start, pending.to_job())
         since = time.perf_counter()
         with record_function("sparsewire.wait"):
             for bucket in self._buckets:
-                bucket.done.wait()
+                bucket.is_written.wait()
         self._now.waited_s = time.perf_counter() - since
         if not self._now.is_finite:
             self._worker.submit(self._undo).result()
         self._latest, self._now = self._now, _Account()
         self._buckets = []
         self._steps += 1
-        if self._error is not None:  # raised when DDP is through, or it could not begin another step
+        if self._error is not None:
+            # An error that is raised here would keep DDP from preparing another step.
             Variable._execution_engine.queue_callback(self._raise)
 
     def _raise(self) -> None:
@@ -239,100 +271,67 @@ class Compression:
 
     def _start(self, job: _Job) -> None:
         try:
-            with job.exchange.memory.after(bucket.mark for bucket in job.buckets):
-                selected = self._select(job)
+            with job.device.stream_after(bucket.event for bucket in job.buckets):
+                job.sent = self._send(job)
             try:
-                request = job.exchange.start(selected)
+                request = job.exchange.start(job.sent)
             except BaseException:
-                job.exchange.give_back(selected)
+                job.code.give_back(job.sent)
                 raise
         except BaseException as error:
-            self._deliver(job.buckets, error)
+            self._finish_buckets(job, error)
         else:
-            job.selected = selected
             request.add_done_callback(lambda ended: self._worker.submit(self._finish, job, ended))
 
-    def _select(self, job: _Job) -> Any:
+    def _send(self, job: _Job) -> Sent:
         try:
-            return job.exchange.select(job.gradients)
+            if self._scaler is not None:
+                job.code.remember()
+            return job.code.send(job.gradients)
         except Exception as error:
             self._comm.refuse(error)
 
     def _finish(self, job: _Job, request: Any) -> None:
-        exchange = job.exchange
         try:
-            with exchange.memory.after(()):
+            with job.device.stream_after(()):
                 try:
-                    exchanged = request.result()
+                    answer = request.result()
                 except BaseException:
-                    exchange.give_back(job.selected)
+                    job.code.give_back(job.sent)
                     raise
-                mean = exchange.finish(exchanged, job.selected)
-                self._look_at(mean.values)
-                exchange.memory.write(mean, job.gradients, exchange.layout.cuts)
-                if not exchange.layout.is_dense:
-                    self._now.selected(job.selected.nnz, exchange.layout.length)
-                self._now.moved(request.last)
-                self._deliver(job.buckets)
+                values = job.write(job.code.receive(answer, job.sent))
+                if self._scaler is not None and not np.isfinite(values).all():
+                    self._now.is_finite = False
+                self._now.add(job.sent_entries, request.last)
+                self._finish_buckets(job)
         except BaseException as error:
-            self._deliver(job.buckets, error)
+            self._finish_buckets(job, error)
 
-    def _deliver(self, buckets: Sequence[_Bucket], error: BaseException | None = None) -> None:
+    def _finish_buckets(self, job: _Job, error: BaseException | None = None) -> None:
         self._error = self._error or error
-        for bucket in buckets:
-            bucket.finished_one()
-
-    def _start_table(self, bucket: _Bucket) -> None:
-        """The gradient of an embedding with ``sparse=True``: rows that were touched, and nothing is lost."""
-        try:
-            with bucket.memory.after([bucket.mark]):
-                table = table_for(self._comm.size, bucket.buffer)
-                request = table.start(self._comm)
-        except BaseException as error:
-            self._deliver([bucket], error)
-        else:
-            request.add_done_callback(
-                lambda ended: self._worker.submit(self._finish_table, bucket, table, ended)
-            )
-
-    def _finish_table(self, bucket: _Bucket, table: Table, request: Any) -> None:
-        try:
-            with bucket.memory.after(()):
-                bucket.buffer = table.mean(request.result())
-                self._look_at(tensor_to_numpy(bucket.buffer.values()))
-                self._now.moved(request.last)
-                self._deliver([bucket])
-        except BaseException as error:
-            self._deliver([bucket], error)
-
-    def _look_at(self, mean: Any) -> None:
-        """Will the scaler skip this step?"""
-        if self._scaler is not None and not np.isfinite(mean).all():
-            self._now.is_finite = False
+        for bucket in job.buckets:
+            bucket.finish_group()
 
     def _undo(self) -> None:
-        for exchange in self._exchanges():
-            exchange.undo()
+        for channel in self._channels:
+            channel.code.undo()
 
     def _rescale(self, factor: float) -> None:
-        for exchange in self._exchanges():
-            exchange.rescale(factor)
+        for channel in self._channels:
+            channel.code.rescale(factor)
 
     # -- state -----------------------------------------------------------------------------------
 
-    def _exchanges(self) -> Iterator[Exchange]:
-        return (group.exchange for group in self._groups)
-
-    def _lossy(self) -> Iterator[Lossy]:
-        return (exchange for exchange in self._exchanges() if isinstance(exchange, Lossy))
+    def _codes_with_facts(self) -> Iterator[Code]:
+        return (channel.code for channel in self._channels if channel.code.facts() is not None)
 
     def _check(self, states: Sequence[Mapping[str, Any]], is_one: bool) -> None:
-        """Refuse what belongs to another model or was saved otherwise."""
+        """Refuse states of another model, method or number of ranks."""
         expected = {
             (kind, name): place.stop - place.start
-            for exchange in self._exchanges()
-            for kind in exchange.memories()
-            for name, place in exchange.layout.slices()
+            for channel in self._channels
+            for kind in channel.code.kept()
+            for name, place in channel.group.slices()
         }
         for state in states:
             if state.get("format") != FORMAT:
@@ -356,82 +355,116 @@ class Compression:
             )
 
 
-class _Group:
-    """An exchange, and the gradients that have come for it."""
+class _Pending:
+    """The gradients of a group that are ready in this backward, until the worker gets them."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.gradients: list[torch.Tensor | None] = [None] * len(exchange.layout.names)
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.gradients: list[torch.Tensor | None] = [None] * len(channel.group.names)
         self.buckets: list[_Bucket] = []
 
     @property
     def is_complete(self) -> bool:
         return all(gradient is not None for gradient in self.gradients)
 
-    def hand_over(self) -> _Job:
-        """What has come; zeros stand for gradients that have not."""
-        layout = self.exchange.layout
+    def to_job(self) -> _GroupJob:
+        """The work on these gradients, with zeros for those that are not there; begins an empty list."""
+        group = self.channel.group
         gradients = [
-            torch.zeros(place.stop - place.start, dtype=layout.dtype, device=layout.device)
+            torch.zeros(place.stop - place.start, dtype=group.dtype, device=group.device)
             if gradient is None
             else gradient
-            for gradient, (_, place) in zip(self.gradients, layout.slices(), strict=True)
+            for gradient, (_, place) in zip(self.gradients, group.slices(), strict=True)
         ]
-        job = _Job(self.exchange, gradients, self.buckets)
-        self.gradients, self.buckets = [None] * len(layout.names), []
+        _, device, code, exchange = self.channel
+        job = _GroupJob(device, code, exchange, gradients, self.buckets, group)
+        self.gradients, self.buckets = [None] * len(group.names), []
         return job
 
 
 @dataclass
-class _Job:
-    """One step of one group."""
+class _Job(ABC):
+    """The work of one step on one group, or on one table."""
 
+    device: Device
+    code: Code
     exchange: Exchange
     gradients: list[torch.Tensor]
     buckets: list[_Bucket]
-    selected: Any = None
+
+    def __post_init__(self) -> None:
+        self.sent = Sent(None)  # until it is known
+
+    @property
+    def sent_entries(self) -> tuple[int, int]:
+        """How many entries were sent, of how many values that are compressed."""
+        return 0, 0
+
+    @abstractmethod
+    def write(self, mean: Any) -> Array:
+        """Put the mean in the place of the gradients; the values of the mean."""
+
+
+@dataclass
+class _GroupJob(_Job):
+    group: Group
+
+    @property
+    def sent_entries(self) -> tuple[int, int]:
+        return (0, 0) if self.group.is_dense else (self.sent.content.nnz, self.group.length)
+
+    def write(self, mean: SparseVector) -> Array:
+        self.device.write(mean, self.gradients, self.group.offsets)
+        return mean.values
+
+
+class _TableJob(_Job):
+    def write(self, mean: torch.Tensor) -> Array:
+        [bucket] = self.buckets
+        bucket.buffer = mean
+        return tensor_to_numpy(mean.values())
 
 
 class _Bucket:
     """A bucket of DDP, until everything in it is the mean."""
 
-    def __init__(self, buffer: torch.Tensor, memory: Device, groups: int = 1) -> None:
-        self.buffer, self.memory = buffer, memory
-        self.future = memory.future()
-        self.mark = memory.mark()
-        self.done = threading.Event()
-        self._unfinished = groups
+    def __init__(self, buffer: torch.Tensor, device: Device, groups: int = 1) -> None:
+        self.buffer = buffer
+        self.future = device.future()
+        self.event = device.record_event()  # behind it, the gradients are ready
+        self.is_written = threading.Event()
+        self._unfinished_groups = groups
 
-    def finished_one(self) -> None:
-        """One of its groups is through; called by the worker alone."""
-        self._unfinished -= 1
-        if not self._unfinished:
+    def finish_group(self) -> None:
+        """Note that one of its groups is done; the worker alone calls it."""
+        self._unfinished_groups -= 1
+        if not self._unfinished_groups:
             self.future.set_result(self.buffer)
-            self.done.set()
+            self.is_written.set()
 
 
 @dataclass
 class _Account:
     """What one step did."""
 
-    entries: int = 0  # sent, of
-    values: int = 0  # so many that are compressed
+    entries: int = 0  # that were sent
+    values: int = 0  # of which they were selected
     bytes_sent: int = 0
     bytes_received: int = 0
     waited_s: float = 0.0
-    is_finite: bool = True  # as far as the scaler asks
+    is_finite: bool = True  # false if the scaler will skip the step
 
-    def selected(self, entries: int, values: int) -> None:
+    def add(self, sent_entries: tuple[int, int], last: Last) -> None:
+        """Count one exchange."""
+        entries, values = sent_entries
         self.entries += entries
         self.values += values
-
-    def moved(self, last: Last) -> None:
         self.bytes_sent += last.bytes_sent
         self.bytes_received += last.bytes_received
 
 
 def _pieces(bucket: dist.GradBucket) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each parameter and its part of the bucket, flat, in the order in which it lies in memory."""
+    """Each parameter and its range of the bucket, flat, in the order in which it lies in memory."""
     buffer = bucket.buffer()
     for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=False):
         start = gradient.storage_offset() - buffer.storage_offset()

@@ -26,6 +26,7 @@ from sparsewire.drivers.local import Alone
 from sparsewire.drivers.protocols import Driver
 from sparsewire.drivers.tcp.mesh import listen
 from sparsewire.errors import CollectiveTimeout, InputError, PeerLostError
+from sparsewire.torch.device import device_of_messages
 
 __all__ = ["communicator", "group_of"]
 
@@ -123,11 +124,8 @@ def _tcp(group: Any, addresses: list[str], timeout: float) -> Driver:
 
 def _exchange(group: Any, mine: Any, timeout: float) -> list[Any]:
     """Everybody's page, in rank order."""
-    device = torch.device("cpu")
-    if device not in group._device_types:  # NCCL alone
-        device = torch.device("cuda", torch.cuda.current_device())
     text = json.dumps(mine).encode().ljust(PAGE_BYTES)
-    page = torch.tensor(list(text), dtype=torch.uint8, device=device)
+    page = torch.tensor(list(text), dtype=torch.uint8, device=device_of_messages(group))
     pages = [torch.empty_like(page) for _ in range(group.size())]
     started = time.monotonic()
     try:

@@ -1,0 +1,98 @@
+"""Exchanges over our communicator.
+
+All sums are made in rank order, so their bits do not depend on which algorithm makes them.  With a precision
+they do, because algorithms round in different places.  Therefore the algorithm follows from the figures, the
+options and the step alone, and not from what earlier calls have seen: a process that continues from a
+checkpoint has seen nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsewire.algorithms import OmniReduce
+from sparsewire.choosing.choose import choose
+from sparsewire.coding.values import Precision, precision_of
+from sparsewire.communicator import Communicator
+from sparsewire.communicator.request import Request
+from sparsewire.compress.schedule import count_of, density_at
+from sparsewire.cost import BLOCK, Shape
+from sparsewire.sync import Sync
+from sparsewire.torch.codes import Sent
+from sparsewire.torch.exchange import Exchange
+
+__all__ = ["Gathering", "RankOrderSums", "SelectedSums"]
+
+
+class RankOrderSums(Exchange):
+    """Everybody's sum, or their mean with op "avg".
+
+    For a sum that is full, the algorithm has the lowest predicted time for dense vectors.  For others, "auto"
+    chooses by what it has seen of the name.
+    """
+
+    def __init__(self, comm: Communicator, op: str = "sum", precision: str | Precision | None = None) -> None:
+        self._comm, self._op, self._precision = comm, op, precision
+
+    def start(self, sent: Sent) -> Request:
+        options: dict[str, Any] = {"name": sent.name, "in_rank_order": True}
+        if sent.is_full:
+            vector = sent.content
+            options = {"algorithm": _fastest(self._comm, vector.length, vector.dtype, 1.0, self._precision)}
+        return self._comm.iallreduce(sent.content, op=self._op, precision=self._precision, **options)
+
+
+class SelectedSums(Exchange):
+    """The sum of what ``Sync`` has selected; "auto" stands for the algorithm of lowest predicted time."""
+
+    def __init__(self, sync: Sync) -> None:
+        self._sync = sync
+
+    def start(self, sent: Sent) -> Request:
+        assert sent.state is not None
+        sync, vector = self._sync, sent.content
+        algorithm: Any = sync.algorithm
+        if algorithm == "auto":
+            density, block = density_at(sync.density, sent.state.step), sync.compressor.block
+            algorithm = _fastest(sync.comm, vector.length, vector.dtype, density, sync.precision, block)
+        return sync.iexchange(vector, sent.state, algorithm)
+
+
+class Gathering(Exchange):
+    """Everybody's array, in rank order."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def start(self, sent: Sent) -> Request:
+        return self._comm.iallgather(sent.content)
+
+
+def _fastest(
+    comm: Communicator,
+    length: int,
+    dtype: np.dtype[Any],
+    density: float,
+    precision: str | Precision | None,
+    block: int = 1,
+) -> str | OmniReduce:
+    """The algorithm of lowest predicted time, of those that add up in rank order, as ``allreduce`` takes it.
+
+    Entries come in blocks of so many neighbours.
+    """
+    nnz = min(length, block * count_of(-(-length // block), density))
+    shape = Shape(
+        comm.size,
+        length,
+        nnz,
+        dtype.itemsize,
+        precision=precision_of(precision, dtype, "sum"),
+        index_price=comm.network.index_price,
+        blocks=-(-nnz // BLOCK) if block % BLOCK == 0 or nnz == length else None,
+        aggregators=comm.aggregators,
+        in_rank_order=True,
+    )
+    choice = choose(comm.network, shape)
+    return choice.options or choice.algorithm
