@@ -240,7 +240,7 @@ def test_two_threads_at_once_are_refused_on_every_rank_and_the_communicator_stay
 
                 def second():
                     inside.wait()
-                    while not comm._calling.locked():
+                    while not comm._lane._calling.locked():
                         time.sleep(0.001)
                     outcome.append(tried(lambda: comm.allreduce(np.ones(2))))
 

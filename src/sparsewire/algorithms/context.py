@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sparsewire.coding.rounding import EXACT, Exact
 from sparsewire.steps import Steps
@@ -13,8 +12,7 @@ from sparsewire.vector import SUM, Array, Reduction, SparseVector
 __all__ = ["PLAIN", "Context", "Run"]
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """How a call is to be done.  All ranks have the same, except for ``rounding`` and ``out``."""
 
     op: Reduction = SUM

@@ -12,18 +12,17 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.choosing import calibration
-from sparsewire.choosing.calibration import ASSUMED, Calibration
+from sparsewire.choosing.calibration import ASSUMED, Calibration, Fingerprint
 from sparsewire.choosing.explain import figures
 from sparsewire.choosing.fit import Sample, fit, predicted_over_measured
 from sparsewire.coding import indices as index_codes
-from sparsewire.communicator import Communicator
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
@@ -49,15 +48,38 @@ FEWEST_TURNS = 3
 # Fits begin at a network that hides computing and at a machine that does not.
 STARTS = [ASSUMED["tcp", True], ASSUMED["mpi", False]]
 CODED = 1 << 15  # indices, to measure what coding costs
-HOPELESS = 4.0  # what takes so many times the fastest's time is not measured again
+HOPELESS = 4.0  # an algorithm that takes so many times the fastest's time is not measured again
 
 
-def tune(comm: Communicator, *, budget_s: float = BUDGET_S, tell: Tell = lambda *_: None) -> CostFigures:
+class Tunable(Protocol):
+    """What tuning calls of a communicator."""
+
+    network: CostFigures  # what it chooses by
+
+    @property
+    def fingerprint(self) -> Fingerprint | None: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def allreduce(self, x: SparseVector, *, algorithm: str) -> Any: ...
+
+    def allgather(self, x: npt.NDArray[np.float64]) -> list[Any]: ...
+
+    def broadcast(self, x: npt.NDArray[np.float64]) -> Any: ...
+
+    def barrier(self) -> None: ...
+
+
+def tune(comm: Tunable, *, budget_s: float = BUDGET_S, tell: Tell = lambda *_: None) -> CostFigures:
     """Measure the figures of this communicator, which from now on chooses by them; collective."""
     return _fit_together(comm, measure(comm, budget_s, tell))
 
 
-def run_tune(comm: Communicator, *, budget_s: float = BUDGET_S, tell: Tell = lambda *_: None) -> str:
+def run_tune(comm: Tunable, *, budget_s: float = BUDGET_S, tell: Tell = lambda *_: None) -> str:
     """Tune and keep the figures for later jobs like this one; collective.
 
     Gives rank 0 a text that says what was found, and others an empty one.
@@ -83,7 +105,7 @@ def report(network: CostFigures, samples: Sequence[Sample]) -> str:
     return "\n".join(lines)
 
 
-def measure(comm: Communicator, budget_s: float, tell: Tell) -> list[Sample]:
+def measure(comm: Tunable, budget_s: float, tell: Tell) -> list[Sample]:
     """Every algorithm's time for the problems that fit into the budget, the same on every rank.
 
     Indices are sent as they are meanwhile: whether coding them pays follows from what is measured here.
@@ -98,7 +120,7 @@ def measure(comm: Communicator, budget_s: float, tell: Tell) -> list[Sample]:
         comm.network = before
 
 
-def _measure(comm: Communicator, budget_s: float, tell: Tell) -> list[Sample]:
+def _measure(comm: Tunable, budget_s: float, tell: Tell) -> list[Sample]:
     end = time.monotonic() + budget_s
     _take_turns(comm, SparseVector.empty(comm.size), 0.0)  # connects everybody
     samples: list[Sample] = []
@@ -115,7 +137,7 @@ def _measure(comm: Communicator, budget_s: float, tell: Tell) -> list[Sample]:
     return samples
 
 
-def _take_turns(comm: Communicator, vector: SparseVector, share_s: float) -> dict[str, float]:
+def _take_turns(comm: Tunable, vector: SparseVector, share_s: float) -> dict[str, float]:
     """The time of each exact algorithm: the lower quartile, because disturbances only ever add."""
     names = list(ALGORITHMS)
     first = _largest(comm, [_turn(comm, vector, name) for name in names])
@@ -128,14 +150,14 @@ def _take_turns(comm: Communicator, vector: SparseVector, share_s: float) -> dic
     return seconds | dict(zip(hopeful, np.quantile(slowest, 0.25, axis=0).tolist(), strict=True))
 
 
-def _turn(comm: Communicator, vector: SparseVector, name: str) -> float:
+def _turn(comm: Tunable, vector: SparseVector, name: str) -> float:
     comm.barrier()
     start = time.perf_counter()
     comm.allreduce(vector, algorithm=name)
     return time.perf_counter() - start
 
 
-def _largest(comm: Communicator, mine: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _largest(comm: Tunable, mine: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The slowest rank's times."""
     return np.max(comm.allgather(np.asarray(mine, np.float64)), axis=0)  # type: ignore[no-any-return]
 
@@ -161,7 +183,7 @@ def _random_vector(rank: int, shape: Shape) -> SparseVector:
     return SparseVector(shape.length, indices, np.ones(shape.nnz, np.float32))
 
 
-def _fit_together(comm: Communicator, samples: Sequence[Sample]) -> CostFigures:
+def _fit_together(comm: Tunable, samples: Sequence[Sample]) -> CostFigures:
     """Rank 0's fit, on every rank."""
     found = CostFigures()
     if comm.rank == 0:
