@@ -11,8 +11,9 @@ from sparsewire.algorithms import ALGORITHMS
 from sparsewire.choosing import auto
 from sparsewire.choosing.auto import cheapest
 from sparsewire.cost import CostFigures, Shape
+from sparsewire.reduction import MAX, MIN, SUM, concat
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
-from sparsewire.vector import MAX, MIN, SUM, VALUE_DTYPES, SparseVector, concat, value_dtype
+from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from strategies import (
     EDGE_SHAPES,
     EPSILON,

@@ -56,12 +56,13 @@ def test_groups_are_made_while_messages_of_their_parent_wait_to_be_fetched(mpi):
         """
         def main(rank, size):
             from sparsewire.coding import frame
+            from sparsewire.coding.call import Envelope
             from sparsewire.drivers import mpi
             heard, tags = [], set()
             transport = mpi.connect().transport
             transport.attach(lambda source, message: heard.append(message.payload.values.tolist()), None)
             if rank == 0:  # rank 1 fetches it only when the group is made
-                transport.post([1], frame.encode(sw.SparseVector.from_dense(np.ones(9)), frame.Envelope()))
+                transport.post([1], frame.encode(sw.SparseVector.from_dense(np.ones(9)), Envelope()))
             part = transport.split([0, 1], [b"", b""])
             while rank == 1 and not heard:
                 transport.poll(1.0)

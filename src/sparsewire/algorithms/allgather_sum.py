@@ -13,10 +13,11 @@ Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.
 from __future__ import annotations
 
 from sparsewire.algorithms.patterns import in_rank_order, others, segment_count
-from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.coding.rounding import EXACT, Rounding
 from sparsewire.cost import Cost, CostFigures, Shape
+from sparsewire.reduction import SUM, RangeSums, Reduction
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, RangeSums, Reduction, SparseVector
+from sparsewire.vector import SparseVector
 from sparsewire.work import NOTHING
 
 __all__ = ["allgather_sum", "cost"]
@@ -30,7 +31,7 @@ def allgather_sum(
     size: int,
     vec: SparseVector,
     op: Reduction = SUM,
-    rounding: Exact = EXACT,
+    rounding: Rounding = EXACT,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> Steps[SparseVector]:
     segments = vec.split_evenly(segment_count(vec.nbytes, segment_bytes, vec.length))

@@ -23,10 +23,11 @@ import numpy.typing as npt
 from sparsewire import work
 from sparsewire.algorithms.patterns import allgather, alltoall
 from sparsewire.algorithms.split_allgather import owner_rounds
-from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.coding.rounding import EXACT, Rounding
 from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import SUM, Reduction, concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["Integers", "balanced", "balanced_ranges", "cost", "entries_at", "report"]
@@ -41,7 +42,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def balanced(
-    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Rounding = EXACT
 ) -> Steps[SparseVector]:
     reports = yield from allgather(rank, size, SparseVector.from_dense(report(vec)))
     cuts, owners = balanced_ranges([piece.values for piece in reports], vec.length)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import SUM, Reduction, concat
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["cost", "dense_halving_doubling", "halve_and_double", "halving_doubling_rounds"]

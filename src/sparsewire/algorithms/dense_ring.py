@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from sparsewire.algorithms.patterns import ring, segment_count
 from sparsewire.cost import Cost, CostFigures, Shape
+from sparsewire.reduction import SUM, Reduction, concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["cost", "dense_ring"]

@@ -19,8 +19,9 @@ from sparsewire.algorithms.largest import largest, largest_rounds
 from sparsewire.algorithms.patterns import folded
 from sparsewire.algorithms.recursive_doubling import double, doubling_rounds, taking_in
 from sparsewire.cost import Cost, CostFigures, Shape
+from sparsewire.reduction import SUM, Reduction
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector
+from sparsewire.vector import SparseVector
 from sparsewire.work import NOTHING, Work
 
 __all__ = ["cost", "hybrid", "sparse_rounds"]

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import SUM, Reduction
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, Reduction, SparseVector
+from sparsewire.vector import SparseVector
 
 __all__ = ["cost", "double", "doubling_rounds", "recursive_doubling", "taking_in"]
 

@@ -17,8 +17,9 @@ import itertools
 
 from sparsewire.algorithms.patterns import ring
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import SUM, Reduction, concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector
 
 __all__ = ["cost", "sparse_ring"]
 

@@ -15,23 +15,24 @@ Paper: Renggli et al., SparCML, SC'19.
 from __future__ import annotations
 
 from sparsewire.algorithms.patterns import allgather, alltoall
-from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.coding.rounding import EXACT, Rounding
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import SUM, Reduction, concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector
 
 __all__ = ["cost", "owner_rounds", "split_allgather", "split_reduce"]
 
 
 def split_allgather(
-    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Rounding = EXACT
 ) -> Steps[SparseVector]:
     mine = yield from split_reduce(rank, size, vec, op, rounding)
     return concat((yield from allgather(rank, size, rounding.owned(mine))))
 
 
 def split_reduce(
-    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Exact = EXACT
+    rank: int, size: int, vec: SparseVector, op: Reduction = SUM, rounding: Rounding = EXACT
 ) -> Steps[SparseVector]:
     """The sum of range ``rank``: the first half of split-allgather, and all of a reduce-scatter."""
     shares = [rounding.contribution(share) for share in vec.split_evenly(size)]

@@ -32,16 +32,17 @@ from sparsewire.bench.variants import (
     script_options,
     takes_blocks,
 )
-from sparsewire.coding.rounding import Rounding
+from sparsewire.coding.rounding import PrecisionRounding
 from sparsewire.coding.values import PRECISIONS, precision_of
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.agreement import gather
 from sparsewire.drivers import local
 from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
+from sparsewire.reduction import SUM
 from sparsewire.steps import Steps
 from sparsewire.sync import METHODS
-from sparsewire.vector import SUM, SparseVector, value_dtype
+from sparsewire.vector import SparseVector, value_dtype
 
 __all__ = [
     "LOSSLESS",
@@ -289,7 +290,7 @@ def script(run: Entrant, case: Case, rank: int, vector: SparseVector) -> Steps[S
     algorithm = ALGORITHMS[in_table(run.algorithm)].run
     options: dict[str, Any] = {}
     if run.precision not in LOSSLESS and (rounds_to := precision_of(run.precision, vector.dtype, "sum")):
-        options["rounding"] = Rounding(rounds_to, rank, number=1)
+        options["rounding"] = PrecisionRounding(rounds_to, rank, number=1)
     if chosen := script_options(run.algorithm, case):
         options["options"] = chosen
     return algorithm(rank, case.ranks, vector, SUM, **options)

@@ -12,8 +12,9 @@ from sparsewire.algorithms.largest import largest
 from sparsewire.algorithms.omnireduce import BLOCK, OmniReduce, best_block
 from sparsewire.algorithms.table import ALGORITHMS, suited
 from sparsewire.cost import CostFigures, Shape
+from sparsewire.reduction import SUM, Reduction
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Reduction, SparseVector
+from sparsewire.vector import SparseVector
 
 __all__ = ["auto", "cheapest", "fullness"]
 

@@ -17,7 +17,7 @@ S. Karimireddy et al., Error feedback fixes SignSGD and other gradient compressi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sparsewire.coding.values import Place, Precision
 from sparsewire.errors import InputError
 from sparsewire.vector import Array, Packed, SparseVector
 
-__all__ = ["EXACT", "Exact", "Feedback", "Rounding", "rounded"]
+__all__ = ["EXACT", "Feedback", "NoRounding", "PrecisionRounding", "Rounding", "rounded"]
 
 CONTRIBUTION, OWNED = 0, 1  # what is rounded: a rank's own values, or the sum of everybody's in a range
 
@@ -54,22 +54,30 @@ class Feedback:
                 )
 
 
-class Exact:
-    """Rounds nothing."""
+class Rounding(Protocol):
+    """What a script asks for at the two places where it may round."""
 
     def contribution(self, piece: SparseVector) -> SparseVector:
         """A rank's own values, before they are sent."""
+
+    def owned(self, piece: SparseVector) -> SparseVector:
+        """The sum of a range, before its owner sends it to all ranks."""
+
+
+class NoRounding:
+    """Gives every piece back as it is."""
+
+    def contribution(self, piece: SparseVector) -> SparseVector:
         return piece
 
     def owned(self, piece: SparseVector) -> SparseVector:
-        """The sum of a range, before its owner tells all."""
         return piece
 
 
-EXACT = Exact()
+EXACT = NoRounding()
 
 
-class Rounding(Exact):
+class PrecisionRounding:
     """The rounding of one call at one rank.
 
     In a ``with`` statement around the call: if it fails, the feedback that went into it comes back.

@@ -45,8 +45,8 @@ class Precision(Protocol):
         Without a place there is no chance, and the nearest level is taken.
         """
 
-    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
-        """The rounded values, as float32, of any bytes; in ``out``, or in a new array."""
+    def unpack(self, data: Array, count: int) -> Array:
+        """The rounded values as float32; any bytes can be unpacked."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class HalfFloat:
     def pack(self, values: Array, positions: Array | int, place: Place | None) -> Array:
         return kernels.narrow(values, value_dtype(self.name)).view(np.uint8)
 
-    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
-        return kernels.widen(data.view(value_dtype(self.name)), out)
+    def unpack(self, data: Array, count: int) -> Array:
+        return kernels.widen(data.view(value_dtype(self.name)))
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class QSGD:
         )
         return np.concatenate([scales.view(np.uint8), codes])
 
-    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
+    def unpack(self, data: Array, count: int) -> Array:
         scales = 4 * -(-count // self.bucket)
         numbers, codes = data[:scales].view(np.float32), data[scales:]
-        return kernels.dequantize(numbers, codes, count, self.bits, self.bucket, out)
+        return kernels.dequantize(numbers, codes, count, self.bits, self.bucket)
 
 
 # By name, in the order in which the wire format numbers them.

@@ -24,16 +24,17 @@ from sparsewire.algorithms.tree import barrier, broadcast, reduce
 from sparsewire.choosing import explain
 from sparsewire.choosing.calibration import ASSUMED, Calibration, Fingerprint, host_number, load
 from sparsewire.choosing.chooser import Choice, Chooser, Key
-from sparsewire.coding.frame import Call
-from sparsewire.coding.rounding import Feedback, Rounding
+from sparsewire.coding.call import Call
+from sparsewire.coding.rounding import Feedback, PrecisionRounding
 from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator.convert import from_any, into
 from sparsewire.communicator.request import Progress, Request
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers.protocols import Driver, ServingDriver, Started, Traffic
 from sparsewire.errors import InputError, SparsewireError, TransportError
+from sparsewire.reduction import REDUCTIONS, SUM, Reduction
 from sparsewire.steps import Steps
-from sparsewire.vector import REDUCTIONS, SUM, Reduction, SparseVector, value_dtype
+from sparsewire.vector import SparseVector, value_dtype
 
 __all__ = ["Communicator", "Last"]
 
@@ -435,7 +436,7 @@ class Communicator:
 
     def _rounding(
         self, precision: Precision | None, algorithm: str, vector: SparseVector, feedback: Feedback | None
-    ) -> Rounding | None:
+    ) -> PrecisionRounding | None:
         if precision is None:
             return None
         if algorithm != "auto" and not ALGORITHMS[algorithm].supports_precision:
@@ -447,7 +448,7 @@ class Communicator:
         if feedback is not None:
             feedback.make_room(vector.length, vector.dtype)
         self._rounded += 1
-        return Rounding(precision, self.rank, self._rounded, feedback)
+        return PrecisionRounding(precision, self.rank, self._rounded, feedback)
 
     def _allreduce_topk(self, x: Any, k: int, algorithm: str, regions: Regions | None) -> _Plan:
         vector, _ = from_any(x)
@@ -461,7 +462,7 @@ class Communicator:
             )
         reused = zlib.crc32(str(regions).encode()) if regions else 0
         kind = f"{algorithm} k={k}"
-        call = Call("allreduce_topk", kind, "sum", vector.dtype.name, vector.length, root=reused)
+        call = Call("allreduce_topk", kind, "sum", vector.dtype.name, vector.length, detail=reused)
         script = TOPK_ALGORITHMS[algorithm].run(self.rank, self.size, vector, int(k), regions)
 
         def finish(result: TopkSum) -> _Finished:
@@ -501,14 +502,14 @@ class Communicator:
             return _Finished(restore(sent), sent.nnz, _density(sent))
 
         script = broadcast(self.rank, self.size, given, root)
-        return _Plan.simple(script, Call("broadcast", root=root), given, finish)
+        return _Plan.simple(script, Call("broadcast", detail=root), given, finish)
 
     def _reduce(self, x: Any, op: str, root: int) -> _Plan:
         self._check_root(root)
         vector, restore = from_any(x)
         given = vector.smaller()
         script = reduce(self.rank, self.size, given, root, _reduction(op, vector))
-        call = Call("reduce", op=op, dtype=vector.dtype.name, length=vector.length, root=root)
+        call = Call("reduce", op=op, dtype=vector.dtype.name, length=vector.length, detail=root)
 
         def finish(total: SparseVector | None) -> _Finished:
             if total is None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire.coding import frame as wire
+from sparsewire.coding import frame
 from sparsewire.coding.frame import Message
 from sparsewire.drivers.aggregator import check_aggregators, check_agreement, engine_at
 from sparsewire.drivers.engine import Engine
@@ -206,7 +206,7 @@ class MpiTransport:
                 self.lost[incoming.source] = "it closed the communicator"
                 continue
             try:
-                message = wire.decode(incoming.data)
+                message = frame.decode(incoming.data)
             except SparsewireError as error:
                 self._on_error(type(error)(f"from rank {incoming.source}: {error}"))
             else:

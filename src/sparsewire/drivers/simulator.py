@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sparsewire import work
-from sparsewire.coding import frame as wire
+from sparsewire.coding import frame
 from sparsewire.cost import CostFigures
 from sparsewire.drivers.execution import Execution, check_finished, check_peer
 from sparsewire.drivers.protocols import Traffic
@@ -108,7 +108,7 @@ class _World(Generic[T]):
             self.finished_at[rank] = max(self._cpu_free[rank], self._sender_free[rank])
 
     def _send(self, rank: int, send: Send, now: float) -> None:
-        nbytes = wire.size(send.payload, self._network.index_price)
+        nbytes = frame.size(send.payload, self._network.index_price)
         self.traffic[rank].messages_sent += 1
         self.traffic[rank].bytes_sent += nbytes
         busy = self._network.seconds(1, nbytes)

@@ -10,8 +10,9 @@ import torch
 from sparsewire import kernels
 from sparsewire.communicator.convert import tensor_to_numpy
 from sparsewire.compress import Compressor, ErrorFeedback
+from sparsewire.reduction import concat
 from sparsewire.torch.device import Device
-from sparsewire.vector import SparseVector, concat
+from sparsewire.vector import SparseVector
 
 __all__ = ["Host"]
 

@@ -13,8 +13,9 @@ from sparsewire.algorithms.omnireduce import blocks, pairs
 from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, Message, Terms
 from sparsewire.errors import InputError, WireError
+from sparsewire.reduction import SUM, Reduction
 from sparsewire.steps import RecvAny, Send, Steps
-from sparsewire.vector import SUM, Array, Reduction, SparseVector
+from sparsewire.vector import Array, SparseVector
 
 __all__ = ["OmniReduce", "aggregate", "omnireduce"]
 
