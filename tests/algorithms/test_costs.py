@@ -387,9 +387,9 @@ def test_vectors_say_how_much_is_computed():
         "views": (lambda: (sparse.split_evenly(7), full.split_evenly(7)), (0, 0)),
     }
     for what, (call, (entries, values)) in expected.items():
-        before = work.done()
-        call()
-        assert work.done() - before == (entries, values), what
+        with work.measured() as meter:
+            call()
+        assert meter.work == (entries, values), what
 
 
 # -- skew ------------------------------------------------------------------------------------------

@@ -100,6 +100,7 @@ def test_rank_0_that_never_comes_is_named():
 
 # A failure is that of one group, so there is one for each algorithm.
 NEVER_COME = """
+from concurrent.futures import ThreadPoolExecutor
 def main(rank, size):
     with sw.init(timeout=60) as world:
         groups = {name: world.split(0) for name in [*sw.ALGORITHMS, "auto"]}
@@ -108,11 +109,10 @@ def main(rank, size):
         if rank == 2:
             wait_for("outcome-0.json", "outcome-1.json", "outcome-3.json")
             return "slept"
-        x = np.ones(1000)
-        return {
-            name: tried(lambda: group.allreduce(x, algorithm=name, timeout=1))
-            for name, group in groups.items()
-        }
+        def call(name, group):
+            return name, tried(lambda: group.allreduce(np.ones(1000), algorithm=name, timeout=1))
+        with ThreadPoolExecutor(len(groups)) as threads:  # their time-outs pass together
+            return dict(threads.map(call, groups, groups.values()))
 """
 
 
