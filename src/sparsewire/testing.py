@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
-from sparsewire.coding.frame import Call
+from sparsewire.coding.call import Call
 from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import PRECISIONS
 from sparsewire.communicator import Communicator

@@ -9,8 +9,8 @@ A vector is a value: nothing here writes to arrays it was given, and neither sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,20 +18,13 @@ import numpy.typing as npt
 
 from sparsewire import kernels, work
 from sparsewire.errors import InputError, MissingExtraError
-from sparsewire.kernels import memory
 
 __all__ = [
-    "MAX",
-    "MIN",
-    "REDUCTIONS",
-    "SUM",
     "VALUE_DTYPES",
     "Array",
     "Packed",
-    "RangeSums",
-    "Reduction",
     "SparseVector",
-    "concat",
+    "accumulator_dtype",
     "index_dtype",
     "value_dtype",
 ]
@@ -54,9 +47,9 @@ def value_dtype(name: str) -> np.dtype[Any]:
 
 
 class Packed(NamedTuple):
-    """The bytes that rounded values were made of, and the precision that made them."""
+    """Rounded values in the bytes that travel, and the precision that they are rounded to."""
 
-    precision: Any  # a ``precision.Precision``, of which a vector knows nothing
+    precision: Any  # a ``coding.values.Precision``; a vector does not look into it
     data: Array
 
 
@@ -70,14 +63,15 @@ class SparseVector:
     array([ 0.,  2.,  0.,  0.,  0., -1.,  0.,  0.], dtype=float32)
     """
 
-    __slots__ = ("indices", "length", "packed", "start", "stop", "values")
+    __slots__ = ("coded", "indices", "length", "packed", "start", "stop", "values")
 
     length: int
     start: int
     stop: int
     indices: Array | None  # None: dense, values[i] belongs to index start + i
     values: Array
-    packed: Packed | None  # the same values in fewer bytes, if they were rounded: what travels
+    packed: Packed | None  # if the values were rounded: the same values in the bytes that travel
+    coded: Any  # if it came as a coded frame: that ``coding.frame.CodedPiece``, to be forwarded as it is
 
     def __init__(self, length: int, indices: npt.ArrayLike, values: npt.ArrayLike) -> None:
         length = _checked_length(length)
@@ -86,11 +80,14 @@ class SparseVector:
 
     def _set(self, length: int, start: int, stop: int, indices: Array | None, values: Array) -> None:
         self.length, self.start, self.stop, self.indices, self.values = length, start, stop, indices, values
-        self.packed = None
+        self.packed = self.coded = None
 
     @classmethod
     def piece(cls, length: int, start: int, stop: int, indices: Array | None, values: Array) -> SparseVector:
-        """A part of a vector from arrays that are known to be valid; nothing is checked or copied."""
+        """A part of a vector from arrays that are known to be valid; nothing is checked or copied.
+
+        Indices are checked where they enter: by the constructor, and when a frame is decoded.
+        """
         vector = cls.__new__(cls)
         vector._set(length, start, stop, indices, values)
         return vector
@@ -121,7 +118,7 @@ class SparseVector:
         positions = np.asarray(indices)
         order = np.argsort(positions, kind="stable")
         unique, first = np.unique(positions[order], return_index=True)
-        wide = checked[order].astype(_accumulator(checked.dtype), copy=False)
+        wide = checked[order].astype(accumulator_dtype(checked.dtype), copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
             sums = np.add.reduceat(wide, first) if len(first) else wide
             return cls(length, unique, sums.astype(checked.dtype, copy=False))
@@ -136,18 +133,27 @@ class SparseVector:
 
     @property
     def nnz(self) -> int:
-        """Stored entries: all of them in a dense vector."""
+        """The number of stored entries; in a dense vector, of all positions."""
         return len(self.values)
 
     @property
     def span(self) -> int:
-        """Positions in the range, stored or not."""
+        """The number of positions in the range, stored or not."""
         return self.stop - self.start
 
     @property
     def nbytes(self) -> int:
         """Bytes of the entries, or of the dense values."""
         return self.values.nbytes + (0 if self.indices is None else self.indices.nbytes)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the vector if it were stored as entries; counts the non-zero values of a dense one."""
+        nnz = self.nnz
+        if self.is_dense:
+            work.count(values=self.span)
+            nnz = int(np.count_nonzero(self.values))
+        return nnz * (index_dtype(self.length).itemsize + self.dtype.itemsize)
 
     def range(self, start: int, stop: int) -> SparseVector:
         """The piece in [start, stop), as views."""
@@ -196,7 +202,7 @@ class SparseVector:
         return self.split_largest(count)[0]
 
     def split_largest(self, count: int) -> tuple[SparseVector, SparseVector]:
-        """So many entries of largest magnitude, and the others."""
+        """The ``count`` entries of largest magnitude, and all others."""
         if self.nnz <= count:
             return self, self._with_entries(*self._entries(self.nnz, self.nnz))
         if count == 0:
@@ -215,7 +221,7 @@ class SparseVector:
         return SparseVector.piece(self.length, self.start, self.stop, indices, values)
 
     def without(self, other: SparseVector) -> SparseVector:
-        """The entries at whose index the other has none.
+        """The entries at whose index the other vector has no entry.
 
         >>> v = SparseVector(8, [1, 2, 5], np.ones(3))
         >>> v.without(v.largest(1)).indices
@@ -232,7 +238,7 @@ class SparseVector:
         return kernels.histogram(self.values)
 
     def count_blocks(self, block: int) -> int:
-        """How many blocks of so many positions have an entry, or a value that is not zero.
+        """How many blocks of ``block`` positions have an entry, or a value that is not zero.
 
         >>> SparseVector(8, [1, 2, 5], np.ones(3)).count_blocks(2)
         3
@@ -244,7 +250,7 @@ class SparseVector:
         return int(np.count_nonzero(number[1:] != number[:-1])) + bool(self.nnz)
 
     def whole(self) -> SparseVector:
-        """The entries as a vector without a range of its own."""
+        """The same entries, with the whole vector as their range."""
         return SparseVector.piece(self.length, 0, self.length, self.indices, self.values)
 
     def split_evenly(self, parts: int) -> list[SparseVector]:
@@ -288,18 +294,12 @@ class SparseVector:
         SparseVector(length=4, nnz=1, int32)
         """
         if self.is_dense:
-            return self.as_sparse() if _entry_bytes(self) < self.nbytes else self
+            return self.as_sparse() if self.entry_bytes < self.nbytes else self
         return self.as_dense() if self.nbytes > self.span * self.dtype.itemsize else self
 
     def decoded(self) -> SparseVector:
-        """The same, with its arrays made: a piece that came over the wire makes them when it is looked at."""
-        return self
-
-    def write_to(self, indices: Array | None, values: Array) -> None:
-        """Put the entries, or the values alone of a dense piece, where they are wanted."""
-        if indices is not None:
-            indices[:] = self.indices
-        values[:] = self.values
+        """The same vector without the coded frame that it came in, whose memory can then be reused."""
+        return self if self.coded is None else self.with_values(self.values, self.packed)
 
     def detached(self) -> SparseVector:
         """The piece as a vector of its own: as long as its range, counted from 0."""
@@ -309,13 +309,13 @@ class SparseVector:
         return SparseVector.piece(self.span, 0, self.span, indices, self.values)
 
     def with_values(self, values: Array, packed: Packed | None = None) -> SparseVector:
-        """Other values at the same places."""
+        """Other values at the same indices."""
         vector = SparseVector.piece(self.length, self.start, self.stop, self.indices, values)
         vector.packed = packed
         return vector
 
     def divided_by(self, number: int) -> SparseVector:
-        """Each value divided, and rounded once, in its dtype.
+        """Each value divided by the number, and rounded once to its dtype.
 
         >>> SparseVector(8, [1, 5], np.array([2.0, -1.0])).divided_by(4).values
         array([ 0.5 , -0.25])
@@ -329,172 +329,12 @@ class SparseVector:
 
 
 def index_dtype(length: int) -> np.dtype[Any]:
-    """u32 as long as every index fits."""
+    """The dtype of indices: u32 if every index of such a vector fits, else u64."""
     return np.dtype(np.uint32 if length <= 2**32 else np.uint64)
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """How the values that vectors have at one index become one value.
-
-    A vector is what its dense form says: for the maximum and the minimum, an absent entry counts as zero.  If
-    they are zero they may be entries all the same, and are 0.0, never -0.0.
-
-    >>> low = SparseVector(4, [1, 2], np.array([-3.0, 5.0]))
-    >>> MAX.merge([low, SparseVector.empty(4, "float64")]).to_dense()
-    array([0., 0., 5., 0.])
-    """
-
-    name: str
-    merge_entries: Callable[[Sequence[kernels.Entries], kernels.Entries | None], kernels.Entries]
-    combine: np.ufunc
-    absent_is_neutral: bool
-
-    def merge(self, pieces: Sequence[SparseVector], out: kernels.Entries | None = None) -> SparseVector:
-        """Pieces of one range as one, each index reduced in the order given; stored as is smaller.
-
-        The sum of the entry counts bounds the result.  Only where that bound says that entries might need
-        more room than the range itself, it is formed densely, and it returns to entries if few remain.
-        ``out`` is where entries may be written to.
-        """
-        first = pieces[0]
-        if len(pieces) == 1:
-            return first
-        entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
-        room = first.span * first.dtype.itemsize
-        if len(entries) < len(pieces) or sum(piece.nbytes for piece in pieces) > room:
-            return self.dense(pieces).smaller()
-        work.count(entries=sum(piece.nnz for piece in pieces))
-        indices, values = self.merge_entries(entries, out)
-        return SparseVector.piece(first.length, first.start, first.stop, indices, values)
-
-    def dense(self, pieces: Sequence[SparseVector]) -> SparseVector:
-        """Pieces of one range as one, stored densely; half types are added up in float32."""
-        first = pieces[0]
-        total = memory.empty(first.span, _accumulator(first.dtype))
-        work.count(values=first.span)
-        total[:] = 0 if first.indices is not None else first.values
-        with np.errstate(over="ignore", invalid="ignore"):  # sums that overflow, and inf - inf, are values
-            if first.indices is not None:
-                _scatter(kernels.scatter, total, first)
-            for piece in pieces[1:]:
-                if piece.indices is not None and self.absent_is_neutral:
-                    _scatter(kernels.scatter_add, total, piece)
-                else:
-                    work.count(values=piece.span)
-                    self.combine(total, piece.to_dense().astype(total.dtype, copy=False), out=total)
-            if not self.absent_is_neutral:
-                total += 0  # -0.0 becomes 0.0
-            total = total.astype(first.dtype, copy=False)
-        return SparseVector.piece(first.length, first.start, first.stop, None, total)
-
-
-def _scatter(kernel: Callable[..., None], dense: Array, piece: SparseVector) -> None:
-    work.count(entries=piece.nnz)
-    kernel(dense, piece.indices, piece.values.astype(dense.dtype, copy=False), offset=piece.start)
-
-
-SUM = Reduction("sum", kernels.merge_sum, np.add, absent_is_neutral=True)
-MAX = Reduction("max", kernels.merge_max, np.maximum, absent_is_neutral=False)
-MIN = Reduction("min", kernels.merge_min, np.minimum, absent_is_neutral=False)
-REDUCTIONS = {op.name: op for op in (SUM, MAX, MIN)}
-
-
-def concat(pieces: Sequence[SparseVector]) -> SparseVector:
-    """Neighbouring pieces as one, stored as is smaller.
-
-    >>> v = SparseVector(8, [1, 5], np.ones(2))
-    >>> concat(v.split_at([0, 4, 8])).indices
-    array([1, 5], dtype=uint32)
-    """
-    first, last = pieces[0], pieces[-1]
-    if len(pieces) == 1:
-        return first
-    if any(piece.is_dense for piece in pieces):
-        room = (last.stop - first.start) * first.dtype.itemsize
-        if all(piece.is_dense for piece in pieces) or sum(map(_entry_bytes, pieces)) >= room:
-            return _joined([piece.as_dense() for piece in pieces])
-        pieces = [piece.as_sparse() for piece in pieces]
-    return _joined(pieces)
-
-
-class RangeSums:
-    """Sums of neighbouring ranges, each written behind the one before, so that joining them is free.
-
-    >>> v = SparseVector(8, [1, 5], np.ones(2))
-    >>> sums = RangeSums()
-    >>> for piece in v.split_evenly(2):
-    ...     sums.add([piece, piece])
-    >>> sums.concat().to_dense()
-    array([0., 2., 0., 0., 0., 2., 0., 0.])
-    """
-
-    def __init__(self, op: Reduction = SUM) -> None:
-        self._op = op
-        self._sums: list[SparseVector] = []
-        self._indices: Array = np.empty(0, np.uint32)
-        self._values: Array = np.empty(0, np.float32)
-        self._used = 0
-        self._apart = False  # is one of the sums stored elsewhere, because it is dense?
-
-    def add(self, pieces: Sequence[SparseVector]) -> None:
-        """Append the sum of the pieces of the next range."""
-        if self._apart:
-            self._sums.append(self._op.merge(pieces))
-            return
-        self._make_room(sum(piece.nnz for piece in pieces), pieces[0])
-        total = self._op.merge(pieces, (self._indices[self._used :], self._values[self._used :]))
-        self._sums.append(total)
-        self._used += total.nnz
-        self._apart = total.nnz > 0 and not np.may_share_memory(total.values, self._values)
-
-    def concat(self) -> SparseVector:
-        """All sums as one piece."""
-        first, last = self._sums[0], self._sums[-1]
-        if self._apart:
-            return concat(self._sums)
-        indices, values = memory.used(self._indices, self._used), memory.used(self._values, self._used)
-        return SparseVector.piece(first.length, first.start, last.stop, indices, values)
-
-    def _make_room(self, entries: int, like: SparseVector) -> None:
-        """At first, and if that was too little, as much as all ranges need if they are like those so far."""
-        needed = self._used + entries
-        if self._sums and needed <= len(self._values):
-            return
-        begun = self._sums[0].start if self._sums else like.start
-        capacity = needed * (like.length - begun) // max(1, like.stop - begun) * 9 // 8
-        indices = memory.empty(max(needed, capacity), index_dtype(like.length))
-        values = memory.empty(max(needed, capacity), like.dtype)
-        if self._sums:
-            indices[: self._used] = self._indices[: self._used]
-            values[: self._used] = self._values[: self._used]
-        self._indices, self._values = indices, values
-
-
-def _joined(pieces: Sequence[SparseVector]) -> SparseVector:
-    """All of them as one; they are all dense or all sparse."""
-    first, last = pieces[0], pieces[-1]
-    count = sum(piece.nnz for piece in pieces)
-    work.count(values=count)
-    indices = None if first.is_dense else memory.empty(count, index_dtype(first.length))
-    values = memory.empty(count, first.dtype)
-    end = 0
-    for piece in pieces:
-        begin, end = end, end + piece.nnz
-        piece.write_to(None if indices is None else indices[begin:end], values[begin:end])
-    return SparseVector.piece(first.length, first.start, last.stop, indices, values)
-
-
-def _entry_bytes(piece: SparseVector) -> int:
-    """Bytes of the piece if it were stored as entries."""
-    nnz = piece.nnz
-    if piece.is_dense:
-        work.count(values=piece.span)
-        nnz = int(np.count_nonzero(piece.values))
-    return nnz * (index_dtype(piece.length).itemsize + piece.dtype.itemsize)
-
-
-def _accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def accumulator_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which values are added up: half types have too few bits for sums."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
@@ -506,7 +346,7 @@ def _checked_length(length: int) -> int:
 
 def _checked_values(values: npt.ArrayLike) -> Array:
     array = np.asarray(values)
-    if array.dtype.name not in VALUE_DTYPES:
+    if not _is_value_dtype(array.dtype):
         raise InputError(f"values have dtype {array.dtype}; supported are {', '.join(VALUE_DTYPES)}")
     if array.ndim != 1:
         raise InputError(f"values have shape {array.shape}; a vector has one dimension: use .ravel()")
@@ -515,8 +355,13 @@ def _checked_values(values: npt.ArrayLike) -> Array:
     return _in_row(array, array.dtype)
 
 
+@functools.cache  # numpy takes microseconds to make the name of a dtype
+def _is_value_dtype(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in VALUE_DTYPES
+
+
 def _in_row(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Contiguous and aligned, as kernels want it; a copy only where it must be."""
+    """The array contiguous and aligned, as kernels need it; a copy only if it is not so already."""
     array = np.ascontiguousarray(array, dtype)
     return array if array.flags.aligned else array.copy()
 

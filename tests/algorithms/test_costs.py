@@ -15,9 +15,10 @@ from sparsewire.coding import frame as wire
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.cost import figures as model
 from sparsewire.drivers import simulator
+from sparsewire.reduction import SUM, concat
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, dense, run_local
-from sparsewire.vector import SUM, SparseVector, concat, value_dtype
+from sparsewire.vector import SparseVector, value_dtype
 from strategies import EDGE_SHAPES, SIZES
 
 SLOW = CostFigures(latency=2.0**-6, bandwidth=2.0**27, overhead=2.0**-16)
@@ -386,9 +387,9 @@ def test_vectors_say_how_much_is_computed():
         "views": (lambda: (sparse.split_evenly(7), full.split_evenly(7)), (0, 0)),
     }
     for what, (call, (entries, values)) in expected.items():
-        before = work.done()
-        call()
-        assert work.done() - before == (entries, values), what
+        with work.measured() as meter:
+            call()
+        assert meter.work == (entries, values), what
 
 
 # -- skew ------------------------------------------------------------------------------------------

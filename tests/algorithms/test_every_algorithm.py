@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from sparsewire.algorithms import ALGORITHMS, Context
 from sparsewire.choosing.choose import Chooser, Key, choose, fullness
 from sparsewire.cost import CostFigures, Shape
+from sparsewire.reduction import MAX, MIN, SUM, concat
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
-from sparsewire.vector import MAX, MIN, SUM, VALUE_DTYPES, SparseVector, concat, value_dtype
+from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from strategies import (
     EDGE_SHAPES,
     EPSILON,

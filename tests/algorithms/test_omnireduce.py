@@ -19,9 +19,10 @@ from sparsewire.coding.rounding import EXACT
 from sparsewire.cost import BLOCK, CostFigures, Shape
 from sparsewire.drivers import local, simulator
 from sparsewire.errors import InputError
+from sparsewire.reduction import REDUCTIONS, SUM
 from sparsewire.steps import Send
 from sparsewire.testing import same_bits
-from sparsewire.vector import REDUCTIONS, SUM, VALUE_DTYPES, SparseVector, value_dtype
+from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from strategies import EPSILON, FLOATS
 
 # Arrays do not become simpler, so looking for the simplest failing case leads nowhere.

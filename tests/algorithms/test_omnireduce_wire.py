@@ -12,9 +12,10 @@ from sparsewire.algorithms.omnireduce import OmniReduce, aggregate, blocks, omni
 from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBlocks
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, RESULT, Message, Terms
 from sparsewire.errors import CallMismatchError, WireError
+from sparsewire.reduction import SUM
 from sparsewire.steps import RecvAny
 from sparsewire.testing import dense
-from sparsewire.vector import SUM, VALUE_DTYPES, SparseVector
+from sparsewire.vector import VALUE_DTYPES, SparseVector
 from strategies import sparse_vectors
 
 WORKERS, SERVERS = (0, 1), (2, 3)

@@ -10,9 +10,10 @@ from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
 from sparsewire.cost import CostFigures
 from sparsewire.drivers import local, simulator
+from sparsewire.reduction import MAX, MIN, concat
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
-from sparsewire.vector import MAX, MIN, VALUE_DTYPES, SparseVector, concat
+from sparsewire.vector import VALUE_DTYPES, SparseVector
 from strategies import EDGE_SHAPES, SIZES, read_only
 
 dense_sum = ORACLES["allgather_sum"]

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from sparsewire.algorithms import ALGORITHMS, Context
-from sparsewire.coding.rounding import Feedback, Rounding, rounded
+from sparsewire.coding.rounding import Feedback, PrecisionRounding, rounded
 from sparsewire.coding.values import PRECISIONS, QSGD
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import local, simulator
 from sparsewire.errors import InputError
+from sparsewire.reduction import MAX, SUM
 from sparsewire.testing import dense, same_bits
-from sparsewire.vector import MAX, SUM, SparseVector
+from sparsewire.vector import SparseVector
 
 ROUNDING = [name for name, algorithm in ALGORITHMS.items() if algorithm.supports_precision]
 SIZES = [1, 2, 3, 4, 5, 8]
@@ -35,7 +36,7 @@ def run(name, inputs, precision, number=1, feedback=None, op=SUM, seed=0):
     size = len(inputs)
 
     def script(rank):
-        rounding = Rounding(precision, rank, number, feedback[rank] if feedback else None)
+        rounding = PrecisionRounding(precision, rank, number, feedback[rank] if feedback else None)
         with rounding:
             return (yield from ALGORITHMS[name].run(rank, size, inputs[rank], Context(op, rounding)))
 
@@ -213,7 +214,7 @@ def test_a_call_that_fails_gives_the_feedback_back(name):
     feedback = Feedback(np.full(3000, 0.25, "float32"), np.full(3000, 0.5, "float32"))
 
     def script():
-        rounding = Rounding(QSGD(2), 0, 1, feedback)
+        rounding = PrecisionRounding(QSGD(2), 0, 1, feedback)
         with rounding:
             return (yield from ALGORITHMS[name].run(0, 2, inputs[0], Context(SUM, rounding)))
 
@@ -259,7 +260,7 @@ def test_bytes_are_those_that_the_cost_function_says(name, size, every, precisio
     inputs, network = [vector.smaller()] * size, CostFigures()
 
     def script(rank):
-        rounding = Rounding(precision, rank, 0)
+        rounding = PrecisionRounding(precision, rank, 0)
         return ALGORITHMS[name].run(rank, size, inputs[rank], Context(SUM, rounding))
 
     simulation = simulator.run([script(rank) for rank in range(size)], network)

@@ -16,9 +16,9 @@ from sparsewire.choosing.calibration import ASSUMED, Calibration
 from sparsewire.coding import frame as wire
 from sparsewire.coding.rounding import EXACT
 from sparsewire.cost import Shape
+from sparsewire.reduction import SUM, concat
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, run_local
-from sparsewire.vector import SUM, concat
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]

@@ -268,8 +268,8 @@ def test_an_index_that_does_not_come_back_is_counted(monkeypatch, tmp_path):
         indices[-1] -= 1
         return indices
 
-    right = coding.index_codes.decode
-    monkeypatch.setattr(coding.support, "decode", damaged)
+    right = coding.decode_indices
+    monkeypatch.setattr(coding, "decode_indices", damaged)
     supports, _ = coding.run(1 << 12, densities=[0.25])
     assert [row.wrong for row in supports] == [1, 1, 1]
 

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO
 
 import numpy  # noqa: F401  (for the forks)
@@ -24,13 +25,22 @@ import sparsewire  # noqa: F401
 
 
 class Process:
-    """Somebody else's child, by a handle that stays its own after its end."""
+    """A child of another process, by a handle that names no other process after its end."""
 
     def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._handle = os.pidfd_open(pid)
 
     def has_ended(self, within_s: float = 0.0) -> bool:
         return bool(select.select([self._handle], [], [], within_s)[0])
+
+    def exit_code(self) -> int | None:
+        """Negative after a signal, as in ``subprocess``; None while it runs."""
+        if not self.has_ended():
+            return None
+        # Only its parent can wait for it.  Until the parent does so, the kernel tells everybody.
+        status = int(Path(f"/proc/{self._pid}/stat").read_text().split()[-1])
+        return os.waitstatus_to_exitcode(status)
 
     def end(self) -> None:
         """Kill it, if it still runs, and let go of it."""

@@ -18,11 +18,24 @@ from typing import Any
 import forked
 
 HUNG = "hung"  # killed by the watchdog
-DIED = "died"  # ended without a word
+DIED = "died"  # ended without writing an outcome
+TAIL = 3000  # characters of what a rank printed last, to be shown when a test fails
 
 # Runs main(rank, size) of the program and writes down how it ended.
+# What the program prints goes to a file beside that.
 _PRELUDE = """
-import json, os, signal, sys, threading, time
+import faulthandler, json, os, signal, sys, threading, time
+
+def number(*names):
+    return next(int(os.environ[name]) for name in names if name in os.environ)
+
+rank = number("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+size = number("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+path = os.environ["OUTCOME"] = os.environ["OUTCOME"].format(rank=rank)
+output = os.open(path + ".output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.dup2(output, 1)
+os.dup2(output, 2)
+faulthandler.enable()
 import numpy as np
 import sparsewire as sw
 
@@ -56,13 +69,6 @@ def wait_for(*names):
         time.sleep(0.01)
 """
 _CODA = """
-def number(*names):
-    return next(int(os.environ[name]) for name in names if name in os.environ)
-
-rank = number("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
-size = number("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-path = os.environ["OUTCOME"] = os.environ["OUTCOME"].format(rank=rank)
-
 def write(path, content):
     with open(path + ".part", "w") as file:
         json.dump(content, file)
@@ -79,13 +85,33 @@ def source(program: str) -> str:
     return _PRELUDE + textwrap.dedent(program) + _CODA
 
 
-def outcome(folder: Path, rank: int, hung: bool) -> dict[str, Any]:
-    """How the rank ended."""
+class Outcome(dict[str, Any]):
+    """How a rank ended: {"result": ...} or {"error": ..., "message": ...}.
+
+    To ask for a result that it does not have fails the test, and says how the rank ended instead.
+    """
+
+    def __init__(self, rank: int, content: dict[str, Any], printed: str) -> None:
+        super().__init__(content)
+        self._rank, self._printed = rank, printed
+
+    def __missing__(self, key: str) -> Any:
+        how = ": ".join(str(self[name]) for name in ("error", "message") if name in self)
+        raise AssertionError(
+            f"rank {self._rank} has no {key!r}; it ended with {how or dict(self)}\n{self._printed}"
+        )
+
+
+def outcome(folder: Path, rank: int, hung: bool, exit_code: object) -> Outcome:
+    """How the rank ended; the exit code is mentioned if it wrote nothing down."""
     path = folder / OUTCOME.format(rank=rank)
+    output = path.with_name(path.name + ".output")
+    text = output.read_text(errors="replace") if output.exists() else ""
+    printed = f"it printed: {text[-TAIL:] or 'nothing'}"
     if path.exists():
-        written: dict[str, Any] = json.loads(path.read_text())
-        return written
-    return {"error": HUNG if hung else DIED, "kinds": [], "message": ""}
+        return Outcome(rank, json.loads(path.read_text()), printed)
+    message = f"exit code {exit_code}; {printed}"
+    return Outcome(rank, {"error": HUNG if hung else DIED, "kinds": [], "message": message}, printed)
 
 
 @dataclass
@@ -109,14 +135,17 @@ class Job:
         }
         self.processes[rank] = forked.start(source(program), os.environ | job | environment)
 
-    def wait(self, seconds: float = 60.0) -> list[dict[str, Any]]:
+    def wait(self, seconds: float = 60.0) -> list[Outcome]:
         end = time.monotonic() + seconds
         hung = {
             rank
             for rank, process in self.processes.items()
             if not process.has_ended(max(0.0, end - time.monotonic()))
         }
-        outcomes = [outcome(self.folder, rank, rank in hung) for rank in sorted(self.processes)]
+        outcomes = [
+            outcome(self.folder, rank, rank in hung, self.processes[rank].exit_code())
+            for rank in sorted(self.processes)
+        ]
         self.kill()
         return outcomes
 
@@ -143,8 +172,8 @@ def run(
     size: int,
     seconds: float = 60.0,
     environments: Mapping[int, dict[str, str]] | None = None,
-) -> list[dict[str, Any]]:
-    """How each rank of the program ended: {"result": ...} or {"error": ..., "message": ...}."""
+) -> list[Outcome]:
+    """How each rank of the program ended."""
     with job(size) as made:
         for rank in range(size):
             made.start(rank, program, **(environments or {}).get(rank, {}))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sparsewire as sw
-from sparsewire.coding.frame import Call
+from sparsewire.coding.call import Call
 from sparsewire.drivers import tcp
 from sparsewire.errors import (
     CallMismatchError,
@@ -268,7 +268,7 @@ def test_a_rank_that_is_alone_cannot_aggregate(monkeypatch):
 
 SUMS = """
 from sparsewire.steps import Recv, Send
-from sparsewire.coding.frame import Call
+from sparsewire.coding.call import Call
 
 OPS = {"sum": lambda rows: rows.sum(axis=0), "avg": lambda rows: rows.sum(axis=0) / len(rows),
        "max": lambda rows: rows.max(axis=0), "min": lambda rows: rows.min(axis=0)}

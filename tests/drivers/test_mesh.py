@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sparsewire.coding import frame as wire
+from sparsewire.coding.call import Envelope
 from sparsewire.drivers.tcp import mesh
 from sparsewire.drivers.tcp.mesh import Mesh, listen
 from sparsewire.vector import SparseVector
@@ -27,7 +28,7 @@ class End:
 
     def post(self, peer, number):
         piece = SparseVector.from_dense(np.array([number]))
-        [outgoing] = self.mesh.post([peer], wire.encode(piece, wire.Envelope()))
+        [outgoing] = self.mesh.post([peer], wire.encode(piece, Envelope()))
         return outgoing
 
 
@@ -100,7 +101,7 @@ def test_rank_that_was_given_up_as_a_stranger_while_it_computed_is_found_again(e
 def test_unsent_bytes_are_kept_when_their_owner_writes_to_them(ends):
     a, b = ends
     numbers = np.full(4_000_000, 5, np.int32)
-    [outgoing] = a.mesh.post([1], wire.encode(SparseVector.from_dense(numbers), wire.Envelope()))
+    [outgoing] = a.mesh.post([1], wire.encode(SparseVector.from_dense(numbers), Envelope()))
     assert not outgoing.done
     outgoing.keep()
     numbers[:] = 6

@@ -100,6 +100,7 @@ def test_rank_0_that_never_comes_is_named():
 
 # A failure is that of one group, so there is one for each algorithm.
 NEVER_COME = """
+from concurrent.futures import ThreadPoolExecutor
 def main(rank, size):
     with sw.init(timeout=60) as world:
         groups = {name: world.split(0) for name in [*sw.ALGORITHMS, "auto"]}
@@ -108,11 +109,10 @@ def main(rank, size):
         if rank == 2:
             wait_for("outcome-0.json", "outcome-1.json", "outcome-3.json")
             return "slept"
-        x = np.ones(1000)
-        return {
-            name: tried(lambda: group.allreduce(x, algorithm=name, timeout=1))
-            for name, group in groups.items()
-        }
+        def call(name, group):
+            return name, tried(lambda: group.allreduce(np.ones(1000), algorithm=name, timeout=1))
+        with ThreadPoolExecutor(len(groups)) as threads:  # their time-outs pass together
+            return dict(threads.map(call, groups, groups.values()))
 """
 
 
@@ -404,13 +404,14 @@ def test_ranks_listen_at_the_interface_of_the_master_only(address):
 # The last rank writes on its proven connection to rank 0, past its driver.
 CORRUPT = """
 from sparsewire.coding import frame as wire
+from sparsewire.coding.call import Envelope
 def main(rank, size):
     comm = sw.init(timeout=30)
     x = np.arange(1000.0)
     comm.allreduce(x, algorithm="allgather_sum")
     if rank == size - 1:
         link = comm._driver.transport._routes[0]
-        frame = bytearray(b"".join(wire.encode(sw.SparseVector.from_dense(x), wire.Envelope())))
+        frame = bytearray(b"".join(wire.encode(sw.SparseVector.from_dense(x), Envelope())))
         frame[AT] ^= 1
         link.sock.setblocking(True)
         link.sock.sendall(frame)
@@ -434,17 +435,17 @@ def test_garbage_on_a_proven_connection_is_a_wire_error_on_every_rank():
 # The checksum is right, because it is made of the wrong words.
 WRONG_WORDS = """
 from dataclasses import replace
-from sparsewire.coding import indices as index_codes
+from sparsewire.coding import frame
 def main(rank, size):
     comm = sw.init(timeout=30)
     comm.network = replace(comm.network, seconds_per_index=0.0)
     if rank == 1:
-        encode = index_codes.encode
+        encode = frame.encode_indices
         def one_bit_wrong(*arguments):
             words = encode(*arguments)
             words[-1] ^= words.dtype.type(1)
             return words
-        index_codes.encode = one_bit_wrong
+        frame.encode_indices = one_bit_wrong
     vector = sw.SparseVector(20_000, range(0, 20_000, 50), np.ones(400))
     comm.allreduce(vector, algorithm=ALGORITHM)  # a rank that has all it needs may end this one
     comm.allreduce(vector, algorithm=ALGORITHM)
@@ -454,7 +455,7 @@ def main(rank, size):
 @pytest.mark.parametrize("algorithm", ["allgather_sum", "split_allgather", "recursive_doubling"])
 def test_words_that_code_no_indices_are_a_wire_error_on_every_rank(algorithm):
     outcomes = jobs.run(f"ALGORITHM = {algorithm!r}\n{WRONG_WORDS}", 3)
-    assert_all(outcomes, "WireError", "the frame does not code ")
+    assert_all(outcomes, "WireError", "from rank 1: the frame does not code ")
 
 
 def test_outcomes_are_written_as_json(tmp_path):

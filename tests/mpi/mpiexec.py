@@ -11,9 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jobs
+
+OUTPUT = "mpiexec.output"  # what mpiexec itself, and a rank before it runs the program, prints
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,16 @@ class Job:
         """The ranks that have come as far as the program."""
         return [int(path.read_text()) for path in self.folder.glob("*.pid")]
 
-    def wait(self, seconds: float) -> list[dict[str, Any]]:
+    def wait(self, seconds: float) -> list[jobs.Outcome]:
         try:
             self.process.wait(seconds)
             hung = False
         except subprocess.TimeoutExpired:
             self.kill()
             hung = True
-        outcomes = [jobs.outcome(self.folder, rank, hung) for rank in range(self.size)]
+        said = (self.folder / OUTPUT).read_text(errors="replace")[-jobs.TAIL :]
+        exit_code = f"{self.process.returncode} of mpiexec, which printed: {said or 'nothing'}"
+        outcomes = [jobs.outcome(self.folder, rank, hung, exit_code) for rank in range(self.size)]
         hung_at_exit = hung and jobs.HUNG not in [outcome.get("error") for outcome in outcomes]
         assert not hung_at_exit, f"the program ended on every rank, and the job did not: {outcomes}"
         return outcomes
@@ -71,13 +74,16 @@ class Mpi:
             folder = Path(name)
             (folder / "program.py").write_text(jobs.source(program))
             mpiexec = [self.home / "bin" / "mpiexec", *self.options, "-n", str(size)]
-            process = subprocess.Popen(
-                [*mpiexec, python or self.python, "-W", "ignore", folder / "program.py"],
-                # mpiexec keeps its own files there too, and leaves them if it is killed
-                env=os.environ | {"OUTCOME": str(folder / jobs.OUTCOME), "TMPDIR": name},
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with (folder / OUTPUT).open("wb") as output:
+                process = subprocess.Popen(
+                    [*mpiexec, python or self.python, "-W", "ignore", folder / "program.py"],
+                    # mpiexec keeps its own files there too, and leaves them if it is killed
+                    env=os.environ | {"OUTCOME": str(folder / jobs.OUTCOME), "TMPDIR": name},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
             started = Job(process, folder, size)
             try:
                 yield started
@@ -86,8 +92,8 @@ class Mpi:
 
     def run(
         self, program: str, size: int, seconds: float = 60.0, python: Path | None = None
-    ) -> list[dict[str, Any]]:
-        """How each rank of the program ended, as ``jobs.run`` says it."""
+    ) -> list[jobs.Outcome]:
+        """How each rank of the program ended."""
         with self.job(program, size, python) as started:
             return started.wait(seconds)
 

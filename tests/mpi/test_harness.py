@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import jobs
+import pytest
 
 
 def test_ranks_load_the_mpi_that_they_are_started_by(mpi):
@@ -26,6 +27,28 @@ def test_watchdog_ends_ranks_that_hang(mpi):
         outcomes = job.wait(0.1)
         assert [outcome["error"] for outcome in outcomes] == [jobs.HUNG] * 2
         wait_until(lambda: not any(map(is_alive, pids)))
+
+
+def test_rank_that_has_no_result_says_how_it_ended(mpi):
+    outcomes = mpi.run(
+        """
+        def main(rank, size):
+            if rank == 1:
+                print("I am rank 1 and I leave")
+                sys.stdout.flush()
+                os._exit(3)
+            raise ZeroDivisionError("on purpose")
+        """,
+        2,
+    )
+    with pytest.raises(
+        AssertionError, match=r"rank 0 has no 'result'; it ended with ZeroDivisionError: on purpose"
+    ):
+        outcomes[0]["result"]
+    with pytest.raises(
+        AssertionError, match=r"(?s)exit code 3 of mpiexec.*it printed: I am rank 1 and I leave"
+    ):
+        outcomes[1]["result"]
 
 
 def wait_until(condition, seconds=60):

@@ -50,6 +50,35 @@ def test_split_groups_and_their_parent_work_at_the_same_time(mpi):
     ]
 
 
+def test_groups_are_made_while_messages_of_their_parent_wait_to_be_fetched(mpi):
+    """MPI sends messages of its own while it makes a group; it must not take ours for them."""
+    outcomes = mpi.run(
+        """
+        def main(rank, size):
+            from sparsewire.coding import frame
+            from sparsewire.coding.call import Envelope
+            from sparsewire.drivers import mpi
+            heard, tags = [], set()
+            transport = mpi.connect().transport
+            transport.attach(lambda source, message: heard.append(message.payload.values.tolist()), None)
+            if rank == 0:  # rank 1 fetches it only when the group is made
+                transport.post([1], frame.encode(sw.SparseVector.from_dense(np.ones(9)), Envelope()))
+            part = transport.split([0, 1], [b"", b""])
+            while rank == 1 and not heard:
+                transport.poll(1.0)
+            mpi._tags = mpi.TAGS - 3  # so that numbers begin again
+            for _ in range(5):
+                tags.add(part.split([0, 1], [b"", b""])._tag)
+            return [heard, len(tags), mpi.GROUP_TAG in tags, max(tags) < mpi.TAGS]
+        """,
+        2,
+    )
+    assert [outcome["result"] for outcome in outcomes] == [
+        [[], 5, False, True],
+        [[[1.0] * 9], 5, False, True],
+    ]
+
+
 def test_messages_of_the_caller_are_not_disturbed(mpi):
     """The caller listens to anybody, with any tag, while ours are under way; each gets its own."""
     outcomes = mpi.run(

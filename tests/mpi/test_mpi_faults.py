@@ -110,6 +110,30 @@ def test_communicators_that_cannot_be_used_are_refused(mpi):
         assert_all([closed], "TransportError", "closed")
 
 
+@pytest.mark.parametrize("nbytes", [13, 100_001], ids=["short", "long"])
+def test_message_that_is_no_whole_number_of_words_is_an_error_on_every_rank(mpi, nbytes):
+    outcomes = mpi.run(
+        f"""
+        def main(rank, size):
+            from mpi4py import MPI
+            from sparsewire.communicator import Communicator
+            from sparsewire.drivers import mpi
+            engine = mpi.connect()
+            comm = Communicator.of(engine, 30)
+            comm.barrier()
+            if rank == 0:
+                transport = engine.transport
+                stray = [bytes({nbytes}), {nbytes}, MPI.BYTE]
+                stray = transport._comm.Isend(stray, 1, transport._tag)
+            return [tried(lambda: comm.iallreduce(np.ones(9)).wait(30)), tried(comm.barrier)]
+        """,
+        3,
+    )
+    failed, broken = zip(*(outcome["result"] for outcome in outcomes), strict=True)
+    assert_all(failed, "WireError", "from rank 0: ")
+    assert_all(broken, "TransportError", "this communicator is broken", "from rank 0: ")
+
+
 def test_rank_that_does_not_come_is_named(mpi):
     outcomes = mpi.run(
         """

@@ -7,7 +7,7 @@ import pytest
 import sparsewire as sw
 from sparsewire import errors
 from sparsewire.coding import frame as wire
-from sparsewire.coding.frame import Abort, Envelope
+from sparsewire.coding.call import Abort, Envelope
 from sparsewire.drivers import execution
 from sparsewire.drivers.tcp import handshake
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sparsewire.coding import frame as wire
+from sparsewire.coding.call import Envelope
 from sparsewire.vector import SparseVector
 
 
@@ -16,7 +17,7 @@ def test_a_few_inputs_pass(capsys):
 
 
 def decode_to(payload):
-    return lambda data: wire.Message(wire.Envelope(), payload, len(data))
+    return lambda data: wire.Message(Envelope(), payload, len(data))
 
 
 def index_error(data):

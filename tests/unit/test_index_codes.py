@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsewire.coding import indices as index_codes
-from sparsewire.coding.indices import BITMAP, COO, ELIAS_FANO, TILES
+from sparsewire.coding.indices import (
+    BITMAP,
+    CALL_INDICES,
+    COO,
+    ELIAS_FANO,
+    TILES,
+    best_form,
+    best_form_by_count,
+    encode_indices,
+)
 
 LENGTH = 1 << 24
 
@@ -47,14 +55,14 @@ def rows(length, count, width=64, seed=0):
 @pytest.mark.parametrize("density", [1e-5, 1e-4, 1e-3, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.0999])
 def test_sparse_supports_take_at_most_15_percent_more_than_their_information(density):
     indices = uniform(LENGTH, density)
-    written = index_codes.encode(indices, 0, LENGTH, index_codes.form(indices, 0, LENGTH))
+    written = encode_indices(indices, 0, LENGTH, best_form(indices, 0, LENGTH))
     assert written.nbytes <= 1.15 * entropy_bytes(LENGTH, len(indices))
 
 
 @pytest.mark.parametrize("density", [0.1, 0.13, 0.17, 0.2, 0.22, 0.25, 0.27, 0.3, 0.4, 0.5])
 def test_denser_supports_take_at_most_25_percent_more_than_their_information(density):
     indices = uniform(LENGTH // 16, density)
-    written = index_codes.encode(indices, 0, LENGTH // 16, index_codes.form(indices, 0, LENGTH // 16))
+    written = encode_indices(indices, 0, LENGTH // 16, best_form(indices, 0, LENGTH // 16))
     assert written.nbytes <= 1.25 * entropy_bytes(LENGTH // 16, len(indices))
 
 
@@ -64,20 +72,20 @@ def test_skewed_and_clustered_supports_are_no_larger_than_uniform_ones(make, den
     length = LENGTH // 16
     indices = make(length, round(length * density))
     even = uniform(length, len(indices) / length)
-    assert index_codes.form(indices, 0, length).nbytes <= index_codes.form(even, 0, length).nbytes
+    assert best_form(indices, 0, length).nbytes <= best_form(even, 0, length).nbytes
 
 
 def test_rows_of_an_embedding_take_two_bits_and_a_half_per_index():
     indices = rows(LENGTH, LENGTH // 100)
-    assert index_codes.form(indices, 0, LENGTH).code == TILES
-    assert index_codes.form(indices, 0, LENGTH).nbytes * 8 < 2.6 * len(indices)
+    assert best_form(indices, 0, LENGTH).code == TILES
+    assert best_form(indices, 0, LENGTH).nbytes * 8 < 2.6 * len(indices)
 
 
 @given(st.integers(1, 5000), st.data())
 def test_never_larger_than_plain_indices_or_a_bitmap(span, data):
     chosen = data.draw(st.sets(st.integers(0, span - 1)))
     indices = np.array(sorted(chosen), np.uint32) + np.uint32(77)
-    form = index_codes.form(indices, 77, 77 + span)
+    form = best_form(indices, 77, 77 + span)
     assert form.nbytes <= -(-4 * len(indices) // 8) * 8
     assert form.nbytes <= -(-span // 64) * 8 + 64
 
@@ -91,26 +99,26 @@ def test_each_form_is_the_smallest_somewhere():
         COO: [1 << 30],
     }
     for code, span in spans.items():
-        assert index_codes.form(np.array(indices[code], np.uint32), 0, span).code == code
+        assert best_form(np.array(indices[code], np.uint32), 0, span).code == code
 
 
 @pytest.mark.parametrize("density", [1e-3, 0.01, 0.1, 0.4])
 def test_a_form_by_formula_is_that_of_a_uniform_support(density):
     indices = uniform(1 << 20, density)
-    assert index_codes.form_by_formula(len(indices), 1 << 20, 4) == index_codes.form(indices, 0, 1 << 20)
+    assert best_form_by_count(len(indices), 1 << 20, 4) == best_form(indices, 0, 1 << 20)
 
 
 @pytest.mark.parametrize("make", [lambda n, k: uniform(n, k / n), zipf, rows])
 def test_coding_must_save_more_than_its_price(make):
     indices = make(1 << 22, 1 << 15)
-    free, plain = index_codes.form(indices, 0, 1 << 22), 4 * len(indices)
-    saved = (plain - free.nbytes) / (len(indices) + index_codes.CALL_INDICES)
-    assert index_codes.form(indices, 0, 1 << 22, price=0.99 * saved) == free
-    assert index_codes.form(indices, 0, 1 << 22, price=1.01 * saved).code != free.code
-    assert index_codes.form(indices, 0, 1 << 22, price=math.inf) == (COO, plain, 0)
+    free, plain = best_form(indices, 0, 1 << 22), 4 * len(indices)
+    saved = (plain - free.nbytes) / (len(indices) + CALL_INDICES)
+    assert best_form(indices, 0, 1 << 22, price=0.99 * saved) == free
+    assert best_form(indices, 0, 1 << 22, price=1.01 * saved).code != free.code
+    assert best_form(indices, 0, 1 << 22, price=math.inf) == (COO, plain, 0)
 
 
 def test_few_indices_are_not_worth_a_call():
     indices = np.arange(0, 10_000, 100, dtype=np.uint32)
-    assert index_codes.form(indices, 0, 10_000).code == ELIAS_FANO
-    assert index_codes.form(indices, 0, 10_000, price=0.2).code == COO
+    assert best_form(indices, 0, 10_000).code == ELIAS_FANO
+    assert best_form(indices, 0, 10_000, price=0.2).code == COO

@@ -8,17 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparsewire as sw
-from sparsewire.vector import (
-    MAX,
-    MIN,
-    REDUCTIONS,
-    SUM,
-    VALUE_DTYPES,
-    RangeSums,
-    SparseVector,
-    concat,
-    value_dtype,
-)
+from sparsewire.reduction import MAX, MIN, REDUCTIONS, SUM, RangeSums, concat
+from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 
 
 def plain(vector):

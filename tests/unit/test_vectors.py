@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparsewire import kernels
 from sparsewire.coding import frame as wire
-from sparsewire.coding.frame import Call, Envelope
+from sparsewire.coding.call import Call, Envelope
 from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import QSGD, HalfFloat
 from sparsewire.vector import VALUE_DTYPES, SparseVector

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsewire.coding import frame as wire
-from sparsewire.coding.frame import Abort, Call, Envelope
+from sparsewire.coding.call import Abort, Call, Envelope
 from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import QSGD, HalfFloat
 from sparsewire.errors import PeerLostError
@@ -42,6 +42,8 @@ def dense(values, dtype="float32"):
 def narrowed(precision, dtype="float32", values=NUMBERS):
     return rounded(sparse(range(0, 3 * len(values), 3), 40, values=values, dtype=dtype), precision, (7, 0, 0))
 
+
+FIELDS = {"detail": "root"}  # fields of a call that the documents and the committed vectors name otherwise
 
 # name -> the form that the encoder must choose, and the piece; for a list, one pair for each frame
 VECTORS = {
@@ -100,11 +102,11 @@ def vector(sent):
 
 def meaning(piece, envelope, following=None):
     """What a reader must find in the frame of a piece, the form of its indices apart."""
-    call = vars(Call.unpack(envelope.call))
-    root = call.pop("detail")  # as the page of the wire format calls it
     frame = {
         "collective": envelope.collective,
-        "call": call | {"root": root},
+        "call": {
+            FIELDS.get(field, field): value for field, value in vars(Call.unpack(envelope.call)).items()
+        },
         "following": following,
     }
     if isinstance(piece, Abort):

@@ -15,8 +15,9 @@ from __future__ import annotations
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import in_rank_order, others, segment_count
 from sparsewire.cost import Cost, CostFigures, Shape
+from sparsewire.reduction import RangeSums
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import RangeSums, SparseVector
+from sparsewire.vector import SparseVector
 from sparsewire.work import NOTHING
 
 __all__ = ["allgather_sum", "cost"]

@@ -25,8 +25,9 @@ from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import allgather, alltoall
 from sparsewire.algorithms.split_allgather import owner_rounds
 from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector, concat
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["Integers", "balanced", "balanced_ranges", "cost", "entries_at", "report"]

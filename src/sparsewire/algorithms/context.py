@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sparsewire.coding.rounding import EXACT, Exact
+from sparsewire.coding.rounding import EXACT, Rounding
+from sparsewire.reduction import SUM, Reduction
 from sparsewire.steps import Steps
-from sparsewire.vector import SUM, Array, Reduction, SparseVector
+from sparsewire.vector import Array, SparseVector
 
 __all__ = ["PLAIN", "Context", "Run"]
 
@@ -16,7 +17,7 @@ class Context(NamedTuple):
     """How a call is to be done.  All ranks have the same, except for ``rounding`` and ``out``."""
 
     op: Reduction = SUM
-    rounding: Exact = EXACT  # of the algorithms that support a precision
+    rounding: Rounding = EXACT  # of the algorithms that support a precision
     servers: Sequence[int] | None = None  # the ranks that only aggregate, if there are any
     out: Array | None = None  # an algorithm may write a dense result here; the vector may be stored here too
     options: Any = None  # of the algorithm's own kind; None: its defaults

@@ -18,8 +18,9 @@ from __future__ import annotations
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import Reduction, concat
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import Reduction, SparseVector, concat
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["cost", "dense_halving_doubling", "halve_and_double", "halving_doubling_rounds"]

@@ -15,8 +15,9 @@ from __future__ import annotations
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import ring, segment_count
 from sparsewire.cost import Cost, CostFigures, Shape
+from sparsewire.reduction import concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector, concat
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["cost", "dense_ring"]

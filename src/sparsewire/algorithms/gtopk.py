@@ -16,8 +16,9 @@ from sparsewire.algorithms.ok_topk import Regions, TopkSum
 from sparsewire.algorithms.patterns import doublings
 from sparsewire.algorithms.tree import broadcast
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import SUM
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, SparseVector
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["cost", "gtopk"]

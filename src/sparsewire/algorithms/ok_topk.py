@@ -30,8 +30,9 @@ from sparsewire.algorithms.balanced import Integers, entries_at, report
 from sparsewire.algorithms.patterns import allgather, alltoall, others
 from sparsewire.algorithms.quotas import Ladder, Owner, quotas
 from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import SUM, concat
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, SparseVector, concat
+from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
 __all__ = ["Regions", "TopkSum", "cost", "ok_topk", "region_cuts"]

@@ -15,8 +15,9 @@ from __future__ import annotations
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import Reduction
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import Reduction, SparseVector
+from sparsewire.vector import SparseVector
 
 __all__ = ["cost", "double", "doubling_rounds", "recursive_doubling", "taking_in"]
 

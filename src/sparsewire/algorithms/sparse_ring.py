@@ -18,8 +18,9 @@ import itertools
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import ring
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector, concat
+from sparsewire.vector import SparseVector
 
 __all__ = ["cost", "sparse_ring"]
 

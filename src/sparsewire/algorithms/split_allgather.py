@@ -17,8 +17,9 @@ from __future__ import annotations
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import allgather, alltoall
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.reduction import concat
 from sparsewire.steps import Steps
-from sparsewire.vector import SparseVector, concat
+from sparsewire.vector import SparseVector
 
 __all__ = ["cost", "owner_rounds", "split_allgather", "split_reduce"]
 

@@ -23,8 +23,9 @@ from sparsewire.algorithms import (
 )
 from sparsewire.algorithms.context import Run
 from sparsewire.cost import Cost, CostFigures, Shape
+from sparsewire.reduction import Reduction
 from sparsewire.steps import Steps
-from sparsewire.vector import Reduction, SparseVector
+from sparsewire.vector import SparseVector
 
 __all__ = [
     "ALGORITHMS",

@@ -9,8 +9,9 @@ Described in: Thakur, Rabenseifner and Gropp, IJHPCA 2005; Hensgen, Finkel and M
 from __future__ import annotations
 
 from sparsewire.algorithms.patterns import doublings
+from sparsewire.reduction import SUM, Reduction
 from sparsewire.steps import Recv, Send, Steps
-from sparsewire.vector import SUM, Reduction, SparseVector
+from sparsewire.vector import SparseVector
 
 __all__ = ["barrier", "broadcast", "reduce"]
 

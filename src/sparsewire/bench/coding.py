@@ -15,7 +15,15 @@ import numpy as np
 
 from sparsewire import kernels
 from sparsewire.bench.cases import Case, Values, count_wrong, make_input
-from sparsewire.coding import indices as index_codes
+from sparsewire.coding.indices import (
+    BITMAP,
+    COO,
+    ELIAS_FANO,
+    TILES,
+    best_form,
+    decode_indices,
+    encode_indices,
+)
 from sparsewire.coding.values import PRECISIONS
 from sparsewire.errors import InputError
 from sparsewire.vector import index_dtype
@@ -26,10 +34,10 @@ SUPPORTS = ("uniform", "zipf", "rows")  # distributions of ``cases``
 DENSITIES = (1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 SHORTEST = 1 << 10
 FORMS = {
-    index_codes.COO: "coo",
-    index_codes.ELIAS_FANO: "elias_fano",
-    index_codes.BITMAP: "bitmap",
-    index_codes.TILES: "tiles",
+    COO: "coo",
+    ELIAS_FANO: "elias_fano",
+    BITMAP: "bitmap",
+    TILES: "tiles",
 }
 VALUES = 1 << 20
 GAP = 100  # between the positions of values that are rounded, as at a density of 1%
@@ -101,15 +109,15 @@ def bits_at_the_limit(density: float) -> float:
 
 def _measure_support(case: Case) -> SupportRow:
     indices = make_input(case, 0)[0].astype(index_dtype(case.length))
-    form = index_codes.form(indices, 0, case.length)
+    form = best_form(indices, 0, case.length)
 
     def encode() -> Values:
-        return index_codes.encode(indices, 0, case.length, index_codes.form(indices, 0, case.length))
+        return encode_indices(indices, 0, case.length, best_form(indices, 0, case.length))
 
     def decode() -> Values | None:
-        if form.code == index_codes.COO:
+        if form.code == COO:
             return coded if kernels.first_invalid(coded, 0, case.length) < 0 else None
-        return index_codes.decode(form.code, coded, case.nnz, 0, case.length, indices.dtype)
+        return decode_indices(form.code, coded, case.nnz, 0, case.length, indices.dtype)
 
     coded = encode()
     decoded = decode()

@@ -32,7 +32,7 @@ from sparsewire.bench.variants import (
     script_options,
     takes_blocks,
 )
-from sparsewire.coding.rounding import Rounding
+from sparsewire.coding.rounding import PrecisionRounding
 from sparsewire.coding.values import PRECISIONS, precision_of
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.agreement import gather
@@ -289,7 +289,7 @@ def script(run: Entrant, case: Case, rank: int, vector: SparseVector) -> Steps[S
     algorithm = ALGORITHMS[in_table(run.algorithm)].run
     context = Context(options=script_options(run.algorithm, case))
     if run.precision not in LOSSLESS and (rounds_to := precision_of(run.precision, vector.dtype, "sum")):
-        context = context._replace(rounding=Rounding(rounds_to, rank, number=1))
+        context = context._replace(rounding=PrecisionRounding(rounds_to, rank, number=1))
     return algorithm(rank, case.ranks, vector, context)
 
 

@@ -15,6 +15,7 @@ from sparsewire.bench.contenders import LOSSLESS, input_vector, takes_dense
 from sparsewire.bench.rows import PEER_NAMES, Row
 from sparsewire.bench.variants import takes_blocks
 from sparsewire.coding import frame as wire
+from sparsewire.coding.call import Envelope
 from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import precision_of
 from sparsewire.vector import SparseVector, index_dtype
@@ -62,7 +63,7 @@ def measure_frame(vector: SparseVector, nonzeros: int, precision: str, index_pri
 
     def encode() -> list[Any]:
         piece = vector if rounds_to is None else rounded(vector, rounds_to, PLACE)
-        return wire.encode(piece, wire.Envelope(), price)
+        return wire.encode(piece, Envelope(), price)
 
     message = b"".join(encode())
     plain = nonzeros * (index_dtype(vector.length).itemsize + vector.dtype.itemsize)

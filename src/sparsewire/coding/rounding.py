@@ -1,15 +1,15 @@
 """Rounding is a step of a script, because where it happens decides whether ranks agree.
 
-It gives a piece whose values are the rounded ones, in the dtype they had, and which carries the few bits that
-they are made of: ``packed`` is what travels.  So the rank that rounds goes on with what all others decode,
-sums are made in the dtype of the vector, and whoever forwards the piece does not round again.
+A rounded piece has the rounded values, in the dtype that they had, and carries the bytes that they are made
+of: ``packed`` is what travels.  So the rank that rounds goes on with the values that all others decode, sums
+are made in the dtype of the vector, and whoever forwards the piece does not round again.
 
 A script rounds in two places: a rank's own values once, before they are sent, and the sum of a range once, by
-its owner.  Feedback keeps what was lost in either, for the next call.
+its owner.  Feedback keeps the error of both for the next call.
 
-With feedback the nearest level is taken instead of a random one.  A random rounding to few bits may miss a
-value by more than the value itself, on average: its feedback would grow from call to call.  The nearest one
-cannot, and what it is off in one direction the next calls make good.
+With feedback the nearest level is taken instead of a random one.  Random rounding to few bits may miss a
+value by more than the value itself, on average: its feedback would grow from call to call.  Rounding to the
+nearest never does, and its errors are corrected by the next calls.
 
 S. Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML 2019.
 """
@@ -17,7 +17,7 @@ S. Karimireddy et al., Error feedback fixes SignSGD and other gradient compressi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,24 +25,24 @@ from sparsewire.coding.values import Place, Precision
 from sparsewire.errors import InputError
 from sparsewire.vector import Array, Packed, SparseVector
 
-__all__ = ["EXACT", "Exact", "Feedback", "Rounding", "rounded"]
+__all__ = ["EXACT", "Feedback", "NoRounding", "PrecisionRounding", "Rounding", "rounded"]
 
 CONTRIBUTION, OWNED = 0, 1  # what is rounded: a rank's own values, or the sum of everybody's in a range
 
 
 @dataclass(eq=False)
 class Feedback:
-    """What rounding has left out so far, at each position, and the next call adds: nothing is lost.
+    """The rounding errors so far, at each position; the next call adds them, so that nothing is lost.
 
-    One for each tensor and rank, to be given to every call for that tensor, and to be saved with the model.
-    ``contribution`` is what this rank's own values lost, ``owned`` what sums lost that it made for others.
+    Each tensor has one on each rank.  Give it to every call for that tensor, and save it with the model.
+    ``contribution`` has the errors of this rank's own values, ``owned`` those of the sums that it made.
     """
 
     contribution: Array | None = None
     owned: Array | None = None
 
     def make_room(self, length: int, dtype: np.dtype[Any]) -> None:
-        """Zeros at first; refuses another tensor than the one it is for."""
+        """Begin with zeros; raises InputError if it was made for another length or dtype."""
         for name in ("contribution", "owned"):
             residual: Array | None = getattr(self, name)
             if residual is None:
@@ -54,25 +54,33 @@ class Feedback:
                 )
 
 
-class Exact:
-    """Rounds nothing."""
+class Rounding(Protocol):
+    """What a script asks for at the two places where it may round."""
 
     def contribution(self, piece: SparseVector) -> SparseVector:
         """A rank's own values, before they are sent."""
+
+    def owned(self, piece: SparseVector) -> SparseVector:
+        """The sum of a range, before its owner sends it to all ranks."""
+
+
+class NoRounding:
+    """Gives every piece back as it is."""
+
+    def contribution(self, piece: SparseVector) -> SparseVector:
         return piece
 
     def owned(self, piece: SparseVector) -> SparseVector:
-        """The sum of a range, before its owner tells all."""
         return piece
 
 
-EXACT = Exact()
+EXACT = NoRounding()
 
 
-class Rounding(Exact):
-    """The rounding of one call at one rank.
+class PrecisionRounding:
+    """Rounds the values of one call at one rank to a precision.
 
-    In a ``with`` statement around the call: if it fails, the feedback that went into it comes back.
+    It is used in a ``with`` statement around the call: if the call fails, the feedback is as before.
     """
 
     def __init__(
@@ -102,7 +110,7 @@ class Rounding(Exact):
         return result
 
     def __enter__(self) -> None:
-        """Nothing is taken out yet."""
+        """Nothing is taken out of the feedback yet."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for taken in self._open:
@@ -110,8 +118,8 @@ class Rounding(Exact):
 
 
 def rounded(piece: SparseVector, precision: Precision, place: Place | None) -> SparseVector:
-    """The piece with rounded values; without a place to the nearest."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a float64 may be too large, or a NaN that signals
+    """The piece with rounded values; without a place each becomes the nearest level."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a float64 may be too large, or a signalling NaN
         values = piece.values.astype(np.float32, copy=False)
     positions = piece.start if piece.indices is None else piece.indices
     data = precision.pack(values, positions, place)
@@ -120,13 +128,13 @@ def rounded(piece: SparseVector, precision: Precision, place: Place | None) -> S
 
 
 class _Taken:
-    """What was taken out of a residual at the positions of a piece, and what comes back."""
+    """What was taken out of a residual at the positions of a piece, and what is put back in the end."""
 
     def __init__(self, residual: Array, piece: SparseVector) -> None:
         self._residual = residual
         self._where = slice(piece.start, piece.stop) if piece.indices is None else piece.indices
         self.values: Array = residual[self._where].copy()
-        self.lost: Array = self.values  # by rounding; what is not finite cannot be made good
+        self.lost: Array = self.values  # the rounding errors, once known; 0 where they are not finite
         residual[self._where] = 0
 
     def settle(self, failed: bool) -> None:

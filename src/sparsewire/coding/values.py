@@ -1,10 +1,16 @@
 """Values in fewer bits than they were computed in: float16 and bfloat16, and QSGD with 2, 4 or 8 bits.
 
-QSGD: a bucket of values shares a scale, and each value becomes a whole number of levels of it.  The lower or
-the upper neighbour is taken by chance, so that the mean is right.  The chance comes from a counter-based
-generator: the same seed, call, rank and position always give the same bits.
+QSGD: the values of a bucket share a scale, and each becomes a whole number of levels of it.  Whether that is
+the level below or the level above is drawn at random, so that the mean is right.  The random numbers come
+from a counter-based generator: the same seed, call, rank and position always give the same bits.
+
+With feedback the nearest level is taken.  Two bits have only the levels -1, 0 and 1.  If 1 stood for the
+largest magnitude of a bucket, nearly all values of a heavy-tailed vector would be nearest to 0, and their
+indices would travel for nothing.  So the scale is the one with the least squared error, and larger values are
+cut off.
 
 D. Alistarh et al., QSGD, NeurIPS 2017.  J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC'11.
+F. Li et al., Ternary weight networks, 2016.
 """
 
 from __future__ import annotations
@@ -22,38 +28,40 @@ from sparsewire.vector import Array, value_dtype
 
 __all__ = ["PRECISIONS", "QSGD", "HalfFloat", "Place", "Precision", "precision_of"]
 
-# Where chance comes from: the number of the call, the rank, and which of its roundings it is.
+# What random numbers depend on: the number of the call, the rank, and which of the rank's roundings it is.
 Place: TypeAlias = tuple[int, int, int]
 
 BITS = (2, 4, 8)
 NORMS = ("max", "2")
+SORTED_VALUES = 1 << 15  # are sorted at a time, so that they stay in the cache
 
 
 class Precision(Protocol):
-    """How values are written."""
+    """How values are written in fewer bits."""
 
     @property
     def name(self) -> str:
         """One of ``PRECISIONS``."""
 
     def nbytes(self, count: int) -> int:
-        """Bytes of so many values."""
+        """Bytes of ``count`` values."""
 
     def pack(self, values: Array, positions: Array | int, place: Place | None) -> Array:
-        """Round float32 values to bytes; a number as ``positions`` is that of the first of a row.
+        """Float32 values rounded to bytes.
 
-        Without a place there is no chance, and the nearest level is taken.
+        ``positions`` are the values' indices; a number is the index of the first of consecutive values.
+        Without a place nothing is random: each value becomes the nearest level.
         """
 
-    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
-        """The rounded values, as float32, of any bytes; in ``out``, or in a new array."""
+    def unpack(self, data: Array, count: int) -> Array:
+        """The rounded values as float32; any bytes can be unpacked."""
 
 
 @dataclass(frozen=True)
 class HalfFloat:
     """Sixteen bits: "float16" has 11 significant ones, "bfloat16" 8 and the range of float32.
 
-    What is larger than the largest number, which is 65504 in float16, becomes infinite.
+    Values above the largest number, which is 65504 in float16, become infinite.
     """
 
     name: str
@@ -64,8 +72,8 @@ class HalfFloat:
     def pack(self, values: Array, positions: Array | int, place: Place | None) -> Array:
         return kernels.narrow(values, value_dtype(self.name)).view(np.uint8)
 
-    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
-        return kernels.widen(data.view(value_dtype(self.name)), out)
+    def unpack(self, data: Array, count: int) -> Array:
+        return kernels.widen(data.view(value_dtype(self.name)))
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,8 @@ class QSGD:
     """Values as levels of a bucket's scale, each in ``bits`` bits; the mean over seeds is the value itself.
 
     The scale is the largest magnitude of a bucket (``norm="max"``) or its Euclidean norm (``"2"``), which has
-    more variance.  What is not finite becomes NaN and does not disturb its bucket.
+    more variance.  With feedback, two bits have the scale of least squared error instead.  A value that is
+    not finite becomes NaN and has no part in its bucket's scale.
 
     >>> QSGD(bits=4).nbytes(1024)
     516
@@ -101,16 +110,46 @@ class QSGD:
         return 4 * -(-count // self.bucket) + -(-count * self.bits // 8)
 
     def pack(self, values: Array, positions: Array | int, place: Place | None) -> Array:
-        key = None if place is None else zlib.crc32(struct.pack("<QQII", self.seed, *place))
+        key, norm = None, self.norm
+        if place is not None:
+            key = zlib.crc32(struct.pack("<QQII", self.seed, *place))
+        elif self.bits == 2:
+            # The largest magnitude of what is left is the scale that was chosen.
+            values, norm = _cut_off_for_three_levels(values, self.bucket), "max"
         scales, codes = kernels.quantize(
-            values, self.bits, positions=positions, key=key, bucket=self.bucket, norm=self.norm
+            values, self.bits, positions=positions, key=key, bucket=self.bucket, norm=norm
         )
         return np.concatenate([scales.view(np.uint8), codes])
 
-    def unpack(self, data: Array, count: int, out: Array | None = None) -> Array:
+    def unpack(self, data: Array, count: int) -> Array:
         scales = 4 * -(-count // self.bucket)
         numbers, codes = data[:scales].view(np.float32), data[scales:]
-        return kernels.dequantize(numbers, codes, count, self.bits, self.bucket, out)
+        return kernels.dequantize(numbers, codes, count, self.bits, self.bucket)
+
+
+def _cut_off_for_three_levels(values: Array, bucket: int) -> Array:
+    """The values, those above the best scale of their bucket cut off to it; levels are -scale, 0 and scale.
+
+    If the t largest magnitudes become the scale and all others zero, the best scale is the mean of those t.
+    The squared error is then the sum of all squares minus (sum of the t largest)^2 / t.
+    """
+    bucket = min(bucket, len(values) or 1)
+    step = max(1, SORTED_VALUES // bucket) * bucket
+    weights = 1 / np.sqrt(np.arange(1, bucket + 1))
+    cut_off = np.empty_like(values)
+    for first in range(0, len(values), step):
+        some = values[first : first + step]
+        odd = ~np.isfinite(some)
+        rows = np.zeros((-(-len(some) // bucket), bucket), np.float32)
+        rows.reshape(-1)[: len(some)] = np.where(odd, np.float32(0), -np.abs(some))
+        rows.sort(axis=1)  # the largest magnitudes first
+        sums = rows.astype(np.float64)
+        np.cumsum(sums, axis=1, out=sums)
+        last = (sums * weights).argmin(axis=1)
+        best = -sums[np.arange(len(rows)), last] / (last + 1)
+        scales = np.repeat(best.astype(np.float32), bucket)[: len(some)]
+        cut_off[first : first + step] = np.where(odd, np.float32(np.nan), np.clip(some, -scales, scales))
+    return cut_off
 
 
 # By name, in the order in which the wire format numbers them.
@@ -121,7 +160,10 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def precision_of(given: str | Precision | None, dtype: np.dtype[Any], op: str) -> Precision | None:
-    """What the caller asks for, if these values and this operation allow it; None: as they are."""
+    """The precision that the caller asks for; None if values travel as they are.
+
+    Raises InputError if these values or this operation cannot have it.
+    """
     if given is None or given == dtype.name:
         return None
     precision = PRECISIONS.get(given) if isinstance(given, str) else given

@@ -29,15 +29,16 @@ from sparsewire.algorithms import (
 )
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.choosing.choose import Choice, Chooser, Key, fullness
-from sparsewire.coding.frame import Call
-from sparsewire.coding.rounding import EXACT, Feedback, Rounding
+from sparsewire.coding.call import Call
+from sparsewire.coding.rounding import EXACT, Feedback, PrecisionRounding
 from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator.convert import Restore, from_any, into
 from sparsewire.cost import CostFigures
 from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
+from sparsewire.reduction import REDUCTIONS, SUM, Reduction
 from sparsewire.steps import Steps
-from sparsewire.vector import REDUCTIONS, SUM, Reduction, SparseVector, value_dtype
+from sparsewire.vector import SparseVector, value_dtype
 
 __all__ = [
     "AllreduceOptions",
@@ -177,7 +178,7 @@ class _Allreduce:
     alike: Key
     promise: int | None  # the caller's: no rank has more entries
     context: Context
-    rounding: Rounding | None
+    rounding: PrecisionRounding | None
     named: Choice | None  # None: "auto" chooses
     algorithm: str = "auto"
     nnz_in: int = 0
@@ -233,7 +234,7 @@ def _allreduce_call(
     return Call("allreduce", algorithm, op, dtype.name, length, detail, precision)
 
 
-def _settling(script: Steps[SparseVector], rounding: Rounding) -> Steps[SparseVector]:
+def _settling(script: Steps[SparseVector], rounding: PrecisionRounding) -> Steps[SparseVector]:
     """The script; if it fails, what the rounding took out of its feedback goes back."""
     with rounding:
         return (yield from script)
@@ -247,7 +248,7 @@ def _row_length(x: Any) -> int:
 
 def _rounding(
     group: Group, precision: Precision, algorithm: str, vector: SparseVector, feedback: Feedback | None
-) -> Rounding:
+) -> PrecisionRounding:
     if algorithm != "auto" and not ALGORITHMS[algorithm].supports_precision:
         able = ", ".join(name for name, row in ALGORITHMS.items() if row.supports_precision)
         raise InputError(
@@ -257,7 +258,7 @@ def _rounding(
     if feedback is not None:
         feedback.make_room(vector.length, vector.dtype)
     group.rounding_calls += 1
-    return Rounding(precision, group.rank, group.rounding_calls, feedback)
+    return PrecisionRounding(precision, group.rank, group.rounding_calls, feedback)
 
 
 def aggregate(group: Group, call: Call) -> Steps[None]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from sparsewire.choosing.choose import Key
-from sparsewire.coding.frame import Call
+from sparsewire.coding.call import Call
 from sparsewire.communicator.collectives import Last, Plan
 from sparsewire.communicator.progress import Progress
 from sparsewire.communicator.request import Request

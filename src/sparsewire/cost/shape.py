@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsewire.coding import indices as index_codes
+from sparsewire.coding.indices import best_form_by_count
 from sparsewire.coding.values import Precision
 from sparsewire.work import NOTHING, Work
 
@@ -97,7 +97,7 @@ class Shape:
 
     def sparse_frame_bytes(self, entries: float, span: float) -> int:
         count = round(entries)
-        indices = index_codes.form_by_formula(count, round(span), self.index_bytes, self.index_price)
+        indices = best_form_by_count(count, round(span), self.index_bytes, self.index_price)
         return HEADER_BYTES + indices.nbytes + self._travelling(count)
 
     def dense_frame_bytes(self, span: float) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sparsewire.coding.frame import Abort, Call, Message
+from sparsewire.coding.call import Abort, Call
+from sparsewire.coding.frame import Message
 from sparsewire.drivers.engine import Collective, Engine, as_told
 from sparsewire.drivers.protocols import Transport
 from sparsewire.errors import CallMismatchError, InputError, SparsewireError, TransportError

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
-from sparsewire.coding import frame as wire
-from sparsewire.coding.frame import Abort, Call, Envelope, Message
+from sparsewire.coding import frame
+from sparsewire.coding.call import Abort, Call, Envelope
+from sparsewire.coding.frame import Message
 from sparsewire.drivers.execution import Execution, check_peer
 from sparsewire.drivers.protocols import Outgoing, Traffic, Transport
 from sparsewire.errors import (
@@ -293,7 +294,7 @@ class Engine:
 
     def _notify(self, envelope: Envelope, abort: Abort) -> None:
         peers = [p for p in range(self.size) if p != self.rank and self.transport.reachable(p)]
-        outgoing = self.transport.post(peers, wire.encode(abort, envelope))
+        outgoing = self.transport.post(peers, frame.encode(abort, envelope))
         end = time.monotonic() + FAREWELL_S
         while (remaining := end - time.monotonic()) > 0:
             if all(message.done or message.peer in self.transport.lost for message in outgoing):
@@ -311,7 +312,7 @@ class Engine:
                 check_peer(send.peer, self.rank, self.size)
             payload = group[0].payload
             traffic.messages_sent += len(group)
-            buffers = wire.encode(payload, envelope, self.index_price)
+            buffers = frame.encode(payload, envelope, self.index_price)
             traffic.bytes_sent += len(group) * sum(map(len, buffers))
             collective.unsent += self.transport.post([send.peer for send in group], buffers)
 

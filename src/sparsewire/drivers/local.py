@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sparsewire.coding import frame as wire
+from sparsewire.coding import frame
 from sparsewire.drivers.execution import Execution, check_finished, check_peer
 from sparsewire.drivers.protocols import Traffic
 from sparsewire.steps import Steps
@@ -35,7 +35,7 @@ def run(scripts: Sequence[Steps[T]], seed: int = 0) -> tuple[list[T], list[Traff
                 check_peer(send.peer, rank, len(scripts))
                 queues.setdefault((rank, send.peer), []).append(_frozen(send.payload))
                 traffic[rank].messages_sent += 1
-                traffic[rank].bytes_sent += wire.size(send.payload)
+                traffic[rank].bytes_sent += frame.size(send.payload)
 
     for rank in chance.sample(range(len(scripts)), len(scripts)):
         progress(rank)
@@ -45,7 +45,7 @@ def run(scripts: Sequence[Steps[T]], seed: int = 0) -> tuple[list[T], list[Traff
         if not queues[pair]:
             del queues[pair]
         traffic[target].messages_received += 1
-        traffic[target].bytes_received += wire.size(payload)
+        traffic[target].bytes_received += frame.size(payload)
         executions[target].deliver(source, payload)
         progress(target)
 
@@ -65,7 +65,7 @@ def _frozen(payload: Any) -> Any:
     piece = SparseVector.piece(
         payload.length, payload.start, payload.stop, indices, _read_only(payload.values)
     )
-    piece.packed = payload.packed
+    piece.packed, piece.coded = payload.packed, payload.coded
     return piece
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire.coding import frame as wire
+from sparsewire.coding import frame
 from sparsewire.coding.frame import Message
 from sparsewire.drivers.aggregator import check_aggregators, check_agreement, engine_at
 from sparsewire.drivers.engine import Engine
@@ -40,7 +40,8 @@ AT_ONCE_BYTES = 1 << 12  # a message up to this size that was probed is there: r
 EAGER_POLLS = 50  # so many polls in vain before the thread makes room for others
 LONGEST_NAP_S = 5e-4
 FAREWELL_S = 1.0  # when closing: how long to wait for messages to leave
-TAGS = 1 << 15  # MPI guarantees so many
+TAGS = 1 << 15  # MPI guarantees that tags below this can be used
+GROUP_TAG = 0  # for the messages that MPI itself sends while it makes a group; no transport uses it
 
 _calling = threading.Lock()  # MPI_THREAD_SERIALIZED: one call at a time
 _tags = 0  # the next one to use, as far as this process knows
@@ -155,7 +156,7 @@ class MpiTransport:
     def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> MpiTransport:
         with _calling:
             chosen = self._comm.group.Incl(list(group))
-            comm = self._comm.Create_group(chosen)
+            comm = self._comm.Create_group(chosen, GROUP_TAG)
             chosen.Free()
         return MpiTransport(comm)
 
@@ -205,7 +206,7 @@ class MpiTransport:
                 self.lost[incoming.source] = "it closed the communicator"
                 continue
             try:
-                message = wire.decode(incoming.data)
+                message = frame.decode(incoming.data)
             except SparsewireError as error:
                 self._on_error(type(error)(f"from rank {incoming.source}: {error}"))
             else:
@@ -239,7 +240,9 @@ class _Incoming:
 
     def __init__(self, matched: MPI.Message, status: MPI.Status) -> None:
         self.source = status.Get_source()
-        nbytes = 8 * status.Get_count(MPI.INT64_T)
+        words = status.Get_count(MPI.INT64_T)
+        # None of ours has a part of a word at its end.  It is received all the same, and decoding refuses it.
+        nbytes = status.Get_count(MPI.BYTE) if words == MPI.UNDEFINED else 8 * words
         self.data = memory.empty(nbytes, np.uint8)
         self.request: MPI.Request | None = None
         if nbytes <= AT_ONCE_BYTES:
@@ -255,12 +258,15 @@ class _Incoming:
 
 
 def _new_tag(comm: MPI.Intracomm) -> int:
-    """A tag that no rank has used: a freed communicator's messages may still arrive on one made after it."""
+    """A tag that no rank has used: a freed communicator's messages may still arrive on one made after it.
+
+    It is never ``GROUP_TAG``: MPI would take a message of ours for one of its own, and the other way round.
+    """
     global _tags
     with _calling:
         tag = comm.allreduce(_tags, MPI.MAX)
         _tags = tag + 1
-    return int(tag % TAGS)
+    return int(GROUP_TAG + 1 + tag % (TAGS - GROUP_TAG - 1))
 
 
 def _join(buffers: list[Any]) -> Any:
@@ -277,5 +283,7 @@ def _join(buffers: list[Any]) -> Any:
 
 
 def _spec(buffer: Any) -> list[Any]:
-    """As words of 8 bytes: MPI's counts have 31 bits."""
+    """What MPI sends or fills: words of 8 bytes where possible, because its counts may have 31 bits."""
+    if len(buffer) % 8:
+        return [buffer, len(buffer), MPI.BYTE]
     return [buffer, len(buffer) // 8, MPI.INT64_T]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from sparsewire.coding.frame import Call, Message
+from sparsewire.coding.call import Call
+from sparsewire.coding.frame import Message
 from sparsewire.errors import SparsewireError
 from sparsewire.steps import Steps
 

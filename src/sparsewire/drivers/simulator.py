@@ -2,9 +2,9 @@
 
 The model: a message occupies its sender's NIC for ``overhead + bytes / bandwidth``, travels for
 ``latency``, and occupies its receiver's NIC for as long as the sender's, starting when its first byte
-arrives or when that NIC is free.  A NIC sends one message at a time and receives one at a time, and both
-directions are independent.  A rank has one CPU, which computes while messages come and go: the work that a
-script does before it yields delays what it sends then.  The same scripts give the same times, always.
+arrives or when that NIC is free.  A NIC sends one message at a time and receives one at a time, and the two
+directions are independent.  A rank has one CPU, which computes while messages travel: the work that a script
+does before it yields delays what it sends then.  The same scripts always give the same times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sparsewire import work
-from sparsewire.coding import frame as wire
+from sparsewire.coding import frame
 from sparsewire.cost import CostFigures
 from sparsewire.drivers.execution import Execution, check_finished, check_peer
 from sparsewire.drivers.protocols import Traffic
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Simulation(Generic[T]):
-    """What came out, when the last rank was done, when each was, and what each moved."""
+    """Every rank's result, the time when the last rank ended, when each ended, and what each moved."""
 
     results: list[T]
     seconds: float
@@ -53,6 +53,8 @@ def run(scripts: Sequence[Steps[T]], network: CostFigures) -> Simulation[T]:
 
 
 class _World(Generic[T]):
+    """All ranks, their CPUs and NICs, and the events to come."""
+
     def __init__(self, scripts: Sequence[Steps[T]], network: CostFigures) -> None:
         self.executions = [Execution(self._computing(rank, script)) for rank, script in enumerate(scripts)]
         self.traffic = [Traffic() for _ in scripts]
@@ -62,7 +64,7 @@ class _World(Generic[T]):
         self._sender_free = [0.0] * len(scripts)
         self._receiver_free = [0.0] * len(scripts)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._scheduled = 0  # events of one time happen in the order in which they were made
+        self._scheduled = 0  # events that have the same time happen in the order in which they were made
 
     def run(self) -> None:
         for rank in range(len(self.executions)):
@@ -74,17 +76,17 @@ class _World(Generic[T]):
             traffic.rounds = execution.rounds
 
     def _computing(self, rank: int, script: Steps[T]) -> Steps[T]:
-        """The same script, which keeps the CPU busy with its work, and says when each send is ready."""
+        """The same script, which keeps the rank's CPU busy, and says when each payload is computed."""
         received: Any = None
         while True:
-            before = work.done()
             try:
-                steps = script.send(received)
+                with work.measured() as meter:
+                    steps = script.send(received)
             except StopIteration as end:
                 result: T = end.value
                 return result
             finally:
-                self._cpu_free[rank] += self._network.computing(work.done() - before)
+                self._cpu_free[rank] += self._network.computing(meter.work)
             now = self._cpu_free[rank]
             received = yield [
                 Send(step.peer, _Computed(step.payload, now)) if isinstance(step, Send) else step
@@ -108,7 +110,7 @@ class _World(Generic[T]):
             self.finished_at[rank] = max(self._cpu_free[rank], self._sender_free[rank])
 
     def _send(self, rank: int, send: Send, now: float) -> None:
-        nbytes = wire.size(send.payload, self._network.index_price)
+        nbytes = frame.size(send.payload, self._network.index_price)
         self.traffic[rank].messages_sent += 1
         self.traffic[rank].bytes_sent += nbytes
         busy = self._network.seconds(1, nbytes)

@@ -15,7 +15,8 @@ import torch
 
 from sparsewire import kernels
 from sparsewire.communicator.convert import numpy_to_tensor, tensor_to_numpy
-from sparsewire.vector import SparseVector, concat, index_dtype
+from sparsewire.reduction import concat
+from sparsewire.vector import SparseVector, index_dtype
 
 __all__ = [
     "HALF",

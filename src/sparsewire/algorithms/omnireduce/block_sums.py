@@ -14,7 +14,8 @@ import numpy as np
 from sparsewire import kernels, work
 from sparsewire.algorithms.omnireduce.message import Integers
 from sparsewire.kernels import memory
-from sparsewire.vector import Array, Reduction
+from sparsewire.reduction import Reduction
+from sparsewire.vector import Array
 
 __all__ = ["InArrivalOrder", "InRankOrder", "Part"]
 

@@ -30,8 +30,9 @@ from sparsewire.algorithms.omnireduce.block_sums import InArrivalOrder, InRankOr
 from sparsewire.algorithms.omnireduce.dealing import Deal, ranges
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, RESULT, Integers, Message, Terms, turned
 from sparsewire.errors import CallMismatchError, WireError
+from sparsewire.reduction import Reduction
 from sparsewire.steps import Send
-from sparsewire.vector import Array, Reduction, SparseVector
+from sparsewire.vector import Array, SparseVector
 
 __all__ = ["Aggregator", "Layout", "Worker"]
 

@@ -25,8 +25,9 @@ from sparsewire.algorithms.omnireduce.dealing import Deal
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, RESULT, Integers, Message, Terms, turned
 from sparsewire.errors import CallMismatchError, WireError
 from sparsewire.kernels import memory
+from sparsewire.reduction import Reduction, concat
 from sparsewire.steps import Send
-from sparsewire.vector import Reduction, SparseVector, concat, index_dtype
+from sparsewire.vector import SparseVector, index_dtype
 
 __all__ = ["STRIPE_ENTRIES", "Aggregator", "Stripes", "Worker"]
 

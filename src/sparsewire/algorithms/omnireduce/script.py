@@ -15,8 +15,9 @@ from sparsewire.algorithms.omnireduce.block_sources import DenseBlocks, SparseBl
 from sparsewire.algorithms.omnireduce.message import CONTRIBUTION, Message, Terms
 from sparsewire.cost import BLOCK
 from sparsewire.errors import InputError, WireError
+from sparsewire.reduction import Reduction
 from sparsewire.steps import RecvAny, Send, Steps
-from sparsewire.vector import Array, Reduction, SparseVector
+from sparsewire.vector import Array, SparseVector
 
 __all__ = ["OmniReduce", "aggregate", "omnireduce"]
 

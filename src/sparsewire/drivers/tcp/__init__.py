@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sparsewire.coding.frame import Call
+from sparsewire.coding.call import Call
 from sparsewire.drivers.aggregator import check_aggregators, check_agreement, engine_at
 from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.tcp.mesh import Address, Mesh, listen, reach

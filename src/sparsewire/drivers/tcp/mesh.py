@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
-from sparsewire.coding import frame as wire
+from sparsewire.coding import frame
 from sparsewire.coding.frame import Message
 from sparsewire.drivers.tcp import handshake
 from sparsewire.errors import CollectiveTimeout, InputError, SparsewireError
@@ -206,7 +206,7 @@ class Mesh:
         self._reroute(peer)
         self._flush(link)
         while True:
-            self._on_message(peer, (yield from wire.read_message()))
+            self._on_message(peer, (yield from frame.read_message()))
 
     def _ready(self, link: _Link, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:
