@@ -25,7 +25,7 @@ from sparsewire.commands import linear_fit
 from sparsewire.launch.local import Outcome
 from sparsewire.linear import LogisticRegression, Ridge, fit_rank, load_model, save_model
 from sparsewire.linear.fit_rank import FitPlan
-from sparsewire.linear.libsvm import read_libsvm
+from sparsewire.linear.libsvm import ReadOptions, read_libsvm
 from sparsewire.linear.model_file import model_facts
 from sparsewire.linear.reading import read_for_model
 from sparsewire.testing import run_program
@@ -273,8 +273,8 @@ def test_what_indices_count_from_is_found_or_said(write, comm_size):
 
     def read(path, features, zero_based):
         def program(comm):
-            given = {"features": features, "zero_based": zero_based, "dtype": "float32"}
-            rows, labels, is_zero_based = read_libsvm(path, comm=comm, **given)
+            options = ReadOptions(features, zero_based, "float32")
+            rows, labels, is_zero_based = read_libsvm(path, options, comm)
             return rows.toarray().tolist(), labels.tolist(), is_zero_based
 
         of_ranks = run_program(program, comm_size)
@@ -566,4 +566,4 @@ def test_predict_refuses_what_is_no_model_and_probabilities_where_there_are_none
     assert "train.svm is not a model" in errors
     code, _, errors = command("linear", "predict", saved([1, 2], (0.0, 1.0), Ridge), data, "--probabilities")
     assert code == 2
-    assert "is a Ridge, which knows no probabilities" in errors
+    assert "is a Ridge, which has no probabilities" in errors
