@@ -311,7 +311,7 @@ def test_moves_of_zero_are_not_sent():
     assert spared == [5 * 8, 4 * 8]  # nine features occur
 
 
-def test_a_loss_with_a_kink_is_refused_with_a_remedy():
+def test_a_loss_that_is_not_differentiable_is_refused_with_a_remedy():
     with pytest.raises(InputError, match=r'"squared_hinge".*solver="sgd"'):
         CoordinateDescent(problem_of(HINGE))
 

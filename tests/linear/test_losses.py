@@ -7,7 +7,7 @@ import pytest
 
 from sparsewire.linear.losses import HINGE, LOGISTIC, LOSSES, SQUARED, SQUARED_HINGE
 
-# On both sides of zero and of the kink, and so far out that exponentials overflow.
+# On both sides of zero and of 1, where hinge losses bend, and so large that exponentials overflow.
 MARGINS = [
     0.0,
     1e-300,
@@ -86,7 +86,7 @@ def test_far_out_the_loss_is_a_straight_line_or_nothing(target):
 def test_a_slope_is_how_the_value_changes(loss):
     margins = np.random.default_rng(1).uniform(-4, 4, 200)
     targets = np.where(np.arange(200) % 2, 1.0, -1.0)
-    away = np.abs(targets * margins - 1) > 1e-3  # from the kink
+    away = np.abs(targets * margins - 1) > 1e-3  # from where hinge losses bend
     margins, targets = margins[away], targets[away]
     change = (loss.value(margins + 1e-6, targets) - loss.value(margins - 1e-6, targets)) / 2e-6
     assert loss.slope(margins, targets) == pytest.approx(change, rel=1e-6, abs=1e-8)

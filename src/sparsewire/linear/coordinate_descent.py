@@ -208,7 +208,8 @@ def _check(problem: Problem, block: int) -> None:
     loss = problem.loss
     if not np.isfinite(loss.curvature):
         raise InputError(
-            f"loss {loss.name!r} is not differentiable everywhere, and coordinate descent needs that: "
+            f"loss {loss.name!r} is not differentiable everywhere, and "
+            "coordinate descent needs a loss of bounded curvature: "
             'take loss="squared_hinge", or solver="sgd"'
         )
     if block < 1:
