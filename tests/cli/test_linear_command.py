@@ -127,7 +127,7 @@ def test_fit_writes_passes_and_the_command_as_json(fit):
 
 def test_ctrl_c_leaves_the_model_of_the_last_complete_pass(write, tmp_path):
     words = ["linear", "fit", write(lines(40)), "-n", "2", "--epochs", "1000000", "--model", "m.npz"]
-    command = with_sigint_ignored([*COMMAND, *words])  # the harder case: in the background
+    command = with_sigint_ignored([*COMMAND, *words])  # as in the background of a script, which is harder
     with started(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as launcher:
         assert next_line(launcher, "stderr").startswith("linear fit: pass 1 of 1000000: loss ")
         launcher.send_signal(signal.SIGINT)
@@ -204,7 +204,7 @@ def test_a_model_that_cannot_be_written_is_said_by_all(write, tmp_path):
     assert "m.npz" in refusal(plan_of(write(lines(20)), model=str(tmp_path / "m.npz")))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow on the way
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow before the error
 def test_steps_that_are_too_long_leave_the_model_before(write, tmp_path):
     model = tmp_path / "m.npz"
     parameters = {"max_iter": 1000, "tol": None, "eta0": 1e3}

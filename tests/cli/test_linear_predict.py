@@ -10,7 +10,7 @@ from sparsewire.linear import LogisticRegression, Ridge, save_model
 
 @pytest.fixture
 def saved(tmp_path):
-    """A model of these coefficients, whose file counts indices from 1."""
+    """Save a model of these coefficients, for files that count indices from 1; its path."""
 
     def save(coef, classes=(-1, 1), kind=LogisticRegression):
         coef = np.array(coef, np.float64)

@@ -46,7 +46,7 @@ def test_the_dtype_may_change_and_the_model_is_that_of_the_last_rows(kind, pair)
 
 @each_model
 def test_rows_are_never_made_dense(kind):
-    # Dense, they would fill 80 GB.
+    # As dense rows they would take 80 GB.
     random = np.random.default_rng(9)
     wide = csr_array(
         (np.ones(30_000), random.integers(0, 10**6, 30_000), np.arange(0, 30_001, 3)), (10_000, 10**6)

@@ -36,7 +36,9 @@ from sparsewire.linear import LinearSVC, LogisticRegression, Ridge
 @pytest.mark.parametrize("solver", ["sgd", "cd"])
 @each_model
 def test_scikit_learn_finds_nothing_wrong(kind, solver):
-    check_estimator(MODELS[kind](solver=solver, max_iter=50), on_skip=None)  # 1000 take ten times as long
+    check_estimator(
+        MODELS[kind](solver=solver, max_iter=50), on_skip=None
+    )  # with 1000 passes this takes ten times as long
 
 
 # -- the minimum is that of scikit-learn -----------------------------------------------------------
@@ -108,7 +110,7 @@ def test_more_than_two_classes_are_each_against_the_rest():
 
 
 BALANCED = dict(enumerate(ROWS / (2 * np.bincount(labels()))))
-# What is given for classes and for rows, and what a class then weighs.
+# class_weight, sample_weight, and the weights of classes that follow from the first.
 WEIGHTS = {
     "a dict": ({0: 3.0}, None, {0: 3.0, 1: 1.0}),
     "balanced": ("balanced", None, BALANCED),
@@ -243,7 +245,7 @@ def test_early_stopping_learns_from_none_of_the_rows_that_it_holds_out():
     model = LogisticRegression(early_stopping=True, validation_fraction=0.2, fit_intercept=False)
     held_out = [progress.held_out_loss for progress in model.iter_fit(identity, wanted)]
     assert np.count_nonzero(model.coef_) == 32
-    # What is learnt of other rows says nothing of these: the loss stays what it was, and that is the end.
+    # The rows to learn from say nothing about the held-out rows, so their loss stays and training ends.
     assert held_out == pytest.approx([np.log(2)] * (1 + model.n_iter_no_change))
 
 

@@ -1,4 +1,4 @@
-"""The models on several ranks, which agree or do not."""
+"""The models on several ranks: the same model as on one, and errors of one rank on all."""
 
 import pickle
 import re
@@ -113,14 +113,14 @@ def logistic(comm, **options):
 
 
 def started_alone(comm, **options):
-    """On rank 1 alone, a model that has already learnt something."""
+    """A model that has already learnt something on rank 1, and nothing on rank 0."""
     model = logistic(comm, **options)
     if comm.rank:
         model.set_params(comm=None).fit(rows(), labels()).set_params(comm=comm)
     return model
 
 
-# What one rank of two does: every rank must say so, and go on.
+# Wrong calls of one of two ranks, and the error that both must raise; after it both can go on.
 BAD_ON_A_RANK = {
     "not a number": (
         lambda comm: logistic(comm).fit(rows()[part(comm)] * [1, np.nan][comm.rank], labels()[part(comm)]),
@@ -220,12 +220,14 @@ def tried(call, comm):
 
 @pytest.fixture(scope="module")
 def refusals():
-    """By case: what each of two ranks raised, and the model that it learnt after that."""
+    """For each case, the error that each of two ranks raised, and the model that it learnt after that."""
 
     def program(comm):
         outcomes = {}
         for case, (wrong, _) in BAD_ON_A_RANK.items():
-            with comm.split(0) as group:  # so that ranks which part here meet again in the next case
+            with comm.split(
+                0
+            ) as group:  # a rank that misses a call in this group is in step again in the next case
                 group.timeout = 5.0
                 outcomes[case] = [tried(wrong, group), tried(learnt, group)]
                 comm.barrier()

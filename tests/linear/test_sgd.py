@@ -1,4 +1,4 @@
-"""SGD on one to four ranks against a dense loop over the same batches; the same bits on every rank."""
+"""SGD on one to four ranks, compared with a dense loop over the same batches."""
 
 import functools
 import itertools
@@ -39,7 +39,7 @@ SLOPES = {
 
 
 def matrix():
-    """A fifth of the entries; row 5 has none, and feature 3 is in no row."""
+    """A fifth of the entries are not zero; row 5 has none, and feature 3 is in no row."""
     random = np.random.default_rng(1)
     dense = random.normal(size=(ROWS, FEATURES)) * (random.random((ROWS, FEATURES)) < 0.2)
     dense[5], dense[:, 3] = 0, 0
@@ -85,7 +85,7 @@ def shard(size, rank):
 
 
 def sample_weights(size):
-    """The first eight of every rank are zero, and so is the whole first step: it has no gradient."""
+    """Weights of which the first eight of every rank are zero, so the first step has no gradient."""
     weights = np.random.default_rng(3).uniform(0.5, 3, ROWS)
     for rank in range(size):
         weights[shard(size, rank)][:8] = 0
@@ -104,14 +104,17 @@ def options_of(case):
 
 
 def fitted(problem, options, comm, algorithm="auto", epochs=EPOCHS, exchange=None):
-    """Coefficients, and what was said of each pass."""
+    """The coefficients, and the progress of each pass."""
     solver = SGD(problem, options, comm, exchange or (Exact(comm, algorithm) if comm else None))
     passes = [solver.epoch() for _ in range(epochs)]
     return solver.coefficients(), passes
 
 
 def dealt(problem, options, comm, epochs=EPOCHS):
-    """The numbers of the rows of each batch of each pass, as a loss sees them whose targets are numbers."""
+    """The numbers of the rows of each batch of each pass.
+
+    The targets are the numbers of the rows, so that the loss sees which rows are in a batch.
+    """
     seen = []
 
     def slope(margins, targets):
@@ -137,7 +140,7 @@ def bits(coefficients):
 
 @functools.cache
 def runs(size):
-    """By case: every rank's outcome, and the batches it had."""
+    """For each case, the outcome of every rank and its batches."""
 
     def program(comm):
         return {
@@ -153,13 +156,13 @@ def runs(size):
 
 
 def plus_minus(numbers, outputs):
-    """Targets of classes; with two of them, class 1 is +1."""
+    """Targets +1 and -1 of classes; with two classes, class 1 is +1."""
     positive = [1] if outputs == 1 else range(outputs)
     return np.array([[1.0 if number == one else -1.0 for one in positive] for number in numbers])
 
 
 def descend(case, size, batches):
-    """The dense loop: coefficients, intercepts, and each pass's objective, as it was seen on the way."""
+    """The results of the dense loop: coefficients, intercepts, and the objective during each pass."""
     asked, options = {"loss": LOGISTIC, "classes": 2, "l1": 0, "l2": 0} | CASES[case][0], options_of(case)
     outputs = 3 if asked["classes"] == 3 else 1
     value, slope = (table[asked["loss"].name] for table in (VALUES, SLOPES))
@@ -233,7 +236,7 @@ def test_every_row_is_in_one_batch_of_every_pass(case, size):
 
 @pytest.mark.parametrize("size", SHARES)
 def test_batches_of_a_rank_are_as_large_as_each_other(size):
-    # A few last rows would have another curvature than a batch, for which the step's length was chosen.
+    # A small last batch would have another curvature than the one for which the step length was chosen.
     for _, batches in runs(size)["logistic"]:
         sizes = [len(batch) for epoch in batches for batch in epoch]
         assert max(sizes) - min(sizes) <= 1
@@ -287,7 +290,7 @@ def test_algorithms_lead_to_the_same_model(case, size, algorithm):
 
 
 def test_bits_do_not_depend_on_what_auto_takes_for_the_fastest():
-    # Full gradients of this length: where the order is free, "auto" adds them up in pairs.
+    # For full gradients of this length "auto" does not add in rank order, unless it is asked to.
     random = np.random.default_rng(6)
     dense, values = random.normal(size=(16, 3000)), random.normal(size=16)
 
@@ -318,7 +321,7 @@ def mean_square(coefficients):
 
 @functools.cache
 def by_exchange():
-    """Least squares, 202 rows on each of two ranks: a hundred a batch, and two more."""
+    """The results of each exchange: least squares on two ranks of 202 rows each, in batches of 100."""
     rows, values = many_rows()
 
     def program(comm):
@@ -326,7 +329,7 @@ def by_exchange():
         problem = Problem(rows[own], values[own], SQUARED, REGRESSION)
         outcomes = {}
         for method in LOSSY:
-            # An entry drawn by chance has waited ten steps, and moves as far as ten at once.
+            # A randomly drawn entry has waited for ten steps, so one step moves it as far as ten.
             options = Options(batch_size=100, eta0=0.2 if method == "randomk" else None)
             exchange = Lossy(comm, method, density=0.1)
             outcomes[method] = fitted(problem, options, comm, epochs=25, exchange=exchange)[0]
@@ -396,7 +399,7 @@ def test_the_length_that_is_chosen_lets_the_loss_fall(rows, intercept):
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_length_that_is_chosen_is_that_of_the_largest_curvature(size):
-    # One step of gradient descent on the squared loss, from zero, tells its length.  All ranks have the same.
+    # After one step from zero on the squared loss, the coefficients show its length, the same on all ranks.
     rows, values = matrix(), targets(REGRESSION)
     problem = Problem(csr_array(rows), values, SQUARED, REGRESSION, fit_intercept=False)
     largest = np.linalg.norm(rows, 2) ** 2 / ROWS

@@ -22,7 +22,7 @@ class Scripted:
     ("losses", "tol", "passes"),
     [
         ([5, 4, 3, 2, 1, 0], 0, 6),
-        ([3, 1, 2, 1.5, 1.2, 0], 0, 5),  # better than the pass before is not better than the best
+        ([3, 1, 2, 1.5, 1.2, 0], 0, 5),  # passes must gain on the best pass, not on the last
         ([3, 1, 2, 1.5, 0.5, 2, 2], 0, 7),
         ([3, 2.9, 2.8, 2.7, 0], 1, 4),
         ([3, 3, 3, 3, 3, 3], None, 6),
