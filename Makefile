@@ -14,8 +14,8 @@ SANITIZED_PYTHON  = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX)
 # What the compiled package is made from; Python files are used in place.
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp)
 
-# Tests that start no ranks of their own are dealt out to the cores one by one.  The others come after them, file by
-# file: the tests of a file share what they start, and those of tests/netns would see each other's networks.
+# Tests that start no processes are distributed to the cores one by one.  The others follow, file by file: the tests of a
+# file share the processes that they start, and tests of tests/netns must not see each other's networks.
 IN_ONE_PROCESS := $(patsubst %,tests/%,algorithms architecture compress kernels unit)
 
 .PHONY: install demo test test-full sanitized bench lint clean

@@ -10,19 +10,19 @@ from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 SIZES = [*range(1, 10), 16, 33]
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
-# Ranks up to which 2**0 + ... + 2**(P-1) and every partial sum is exact.
+# The largest number of ranks P for which 2**0 + ... + 2**(P-1) and every partial sum is exact.
 _DOUBLING_RANKS = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8, "int32": 31, "int64": 63}
 EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 assert _DOUBLING_RANKS.keys() == set(VALUE_DTYPES)
 
 
 def contribution(rank: int, size: int, dtype: str) -> int:
-    """2**rank, so that a wrong sum names the guilty ranks in its bits; small numbers where that overflows."""
+    """2**rank, so that the bits of a wrong sum name the wrong ranks; small numbers if that overflows."""
     return 2**rank if size <= _DOUBLING_RANKS[dtype] else rank % 4 + 1
 
 
 def read_only(vector: SparseVector) -> SparseVector:
-    """The same vector on memory that raises when it is written to."""
+    """The same vector in arrays that cannot be written to."""
     arrays = [vector.values.copy()] + ([] if vector.indices is None else [vector.indices.copy()])
     for array in arrays:
         array.flags.writeable = False
@@ -36,7 +36,7 @@ def entries(length: int, indices, value: float, dtype: str) -> SparseVector:
 
 
 def _constant(support):
-    """A shape in which rank r holds its contribution at ``support(rank, size)`` of so many positions."""
+    """A shape in which rank r has its contribution at each index; ``support`` gives length and indices."""
 
     def shape(size, dtype):
         vectors = []
@@ -58,7 +58,7 @@ def _one_rank_dense(size, dtype):
 
 
 def _cancelling(size, dtype):
-    """Everybody is full, and all sums are zero but one: pieces turn dense on the way, and sparse again."""
+    """All vectors are full, and all sums but one are zero: pieces become dense and then sparse again."""
     length = 48
     vectors = []
     for rank in range(size):
@@ -87,7 +87,7 @@ EDGE_SHAPES = {
     "turns_dense_in_one_range": _constant(lambda rank, size: (20 * size, range(rank % 2, 18, 2))),
     "turns_dense_and_sparse_again": _cancelling,
 }
-# Too long to be stored densely: for algorithms that never do that on their own.
+# Too long to be stored densely, for algorithms that never make a piece dense themselves.
 LONG_SHAPES = {
     "u64_equal": _constant(lambda rank, size: (2**40, [0, 2**32 - 1, 2**32, 2**40 - 1])),
     "u64_disjoint": _constant(lambda rank, size: (2**40, [7 * rank, 2**33 + rank])),
@@ -113,7 +113,7 @@ def sparse_vectors(draw, length: int, dtype: str, elements=None) -> SparseVector
     elements = elements if elements is not None else _elements(dtype)
     if draw(st.booleans()):
         support = sorted(draw(st.sets(st.integers(0, length - 1)))) if length else []
-    else:  # a run somewhere: collides with others' runs, and is dense in its range
+    else:  # consecutive indices, which overlap with those of other ranks and are dense in their range
         start = draw(st.integers(0, length))
         support = list(range(start, draw(st.integers(start, length))))
     values = draw(st.lists(elements, min_size=len(support), max_size=len(support)))

@@ -42,3 +42,15 @@ def command(monkeypatch, capsys):
     yield run
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file with this text; its path."""
+
+    def write(text, name="train.svm"):
+        path = tmp_path / name
+        path.write_text("".join(text))
+        return str(path)
+
+    return write

@@ -1,4 +1,4 @@
-"""``run_job``: the same Python as ranks of either driver."""
+"""``run_job``: the same program as ranks of either driver."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_ranks_find_each_other(driver):
 @pytest.mark.parametrize("driver", ["tcp", "mpi"])
 def test_a_rank_that_raises_ends_the_others_too(driver):
     outcome, heard = run(RANK_1_RAISES, 3, driver)
-    assert outcome.code == 1
+    assert outcome.code == 1, heard
     assert any("no more" in line for line in heard)

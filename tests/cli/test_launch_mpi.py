@@ -1,4 +1,4 @@
-"""Ranks under mpiexec: which one is taken, what ranks see, and that nobody is left behind."""
+"""Ranks under mpiexec: which mpiexec is used, what ranks see, and that no process is left behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsewire.launch.mpi import MpiMissingError, find_mpiexec, launch_mpi
 
 OPEN_MPI = Path(sys.prefix, "openmpi", "bin", "python")  # the environment that `make test` builds
 
-# One write per line: print makes several, between which another rank's may come.
+# One write for each line.  print makes several, and text of another rank could come between them.
 SAY_RANK = """
 import sys
 from mpi4py import MPI
@@ -84,7 +84,7 @@ def test_one_rank_that_raises_ends_all_with_its_exit_code():
         "time.sleep(600)",
         3,
     )
-    assert outcome.code == 1
+    assert outcome.code == 1, heard
     assert str(outcome) == "mpiexec ended with exit code 1"
     assert any("no more" in line for line in heard)
 

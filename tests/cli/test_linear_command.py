@@ -1,6 +1,6 @@
-"""``sparsewire linear fit | predict``: what is learnt, saved, said and refused.
+"""``sparsewire linear fit``: what it learns, saves, shows and refuses.
 
-Few tests start processes: most have their ranks, or no ranks, in this one.
+Few tests start processes: most have their ranks, or no ranks, in the process of the test.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rich.console import Console
 from processes import PATIENCE_S, next_line, started, with_sigint_ignored
 from sparsewire.commands import linear_fit
 from sparsewire.launch.local import Outcome
-from sparsewire.linear import LogisticRegression, Ridge, fit_rank, load_model, save_model
+from sparsewire.linear import LogisticRegression, fit_rank, load_model, save_model
 from sparsewire.linear.fit_rank import FitPlan
-from sparsewire.linear.libsvm import read_libsvm
+from sparsewire.linear.libsvm import ReadOptions, read_libsvm
 from sparsewire.linear.model_file import model_facts
 from sparsewire.linear.reading import read_for_model
 from sparsewire.testing import run_program
@@ -37,24 +37,12 @@ PASS |= {"seconds": 3.0, "computing": 2.0, "communicating": 1.5, "bytes_sent": 5
 
 
 def lines(count, first=1, labels=(-1, 1)):
-    """Rows that tell their class by their first feature (the class's own) and have a second one at random."""
-    chance = np.random.default_rng(first)
+    """Rows with two features: the first is that of their class, and the second is random."""
+    generator = np.random.default_rng(first)
     for _ in range(count):
-        number = chance.integers(len(labels))
-        other = chance.integers(len(labels), FEATURES)
+        number = generator.integers(len(labels))
+        other = generator.integers(len(labels), FEATURES)
         yield f"{labels[number]} {first + number}:1 {first + other}:0.5\n"
-
-
-@pytest.fixture
-def write(tmp_path):
-    """Writes a file of this text, and gives its path."""
-
-    def write(text, name="train.svm"):
-        path = tmp_path / name
-        path.write_text("".join(text))
-        return str(path)
-
-    return write
 
 
 def plan_of(train, **more):
@@ -70,7 +58,7 @@ def run_ranks(plan, size=2):
 
 
 def refusal(plan, size=2):
-    """What the user hears, once, when ranks refuse a plan."""
+    """What the user sees, once, when ranks refuse a plan."""
     codes, events = run_ranks(plan, size)
     assert codes == [2] * size
     [reason] = [event["refused"] for event in events if "refused" in event]
@@ -139,7 +127,7 @@ def test_fit_writes_passes_and_the_command_as_json(fit):
 
 def test_ctrl_c_leaves_the_model_of_the_last_complete_pass(write, tmp_path):
     words = ["linear", "fit", write(lines(40)), "-n", "2", "--epochs", "1000000", "--model", "m.npz"]
-    command = with_sigint_ignored([*COMMAND, *words])  # the harder case: in the background
+    command = with_sigint_ignored([*COMMAND, *words])  # as in the background of a script, which is harder
     with started(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as launcher:
         assert next_line(launcher, "stderr").startswith("linear fit: pass 1 of 1000000: loss ")
         launcher.send_signal(signal.SIGINT)
@@ -216,7 +204,7 @@ def test_a_model_that_cannot_be_written_is_said_by_all(write, tmp_path):
     assert "m.npz" in refusal(plan_of(write(lines(20)), model=str(tmp_path / "m.npz")))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow on the way
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow before the error
 def test_steps_that_are_too_long_leave_the_model_before(write, tmp_path):
     model = tmp_path / "m.npz"
     parameters = {"max_iter": 1000, "tol": None, "eta0": 1e3}
@@ -273,8 +261,8 @@ def test_what_indices_count_from_is_found_or_said(write, comm_size):
 
     def read(path, features, zero_based):
         def program(comm):
-            given = {"features": features, "zero_based": zero_based, "dtype": "float32"}
-            rows, labels, is_zero_based = read_libsvm(path, comm=comm, **given)
+            options = ReadOptions(features, zero_based, "float32")
+            rows, labels, is_zero_based = read_libsvm(path, options, comm)
             return rows.toarray().tolist(), labels.tolist(), is_zero_based
 
         of_ranks = run_program(program, comm_size)
@@ -469,101 +457,3 @@ def test_warnings_for_the_user_become_notes(monkeypatch):
     warnings.showwarning("a qid is ignored", UserWarning, "file", 1)
     warnings.showwarning("overflow", RuntimeWarning, "file", 1)
     assert (told, shown) == ([{"note": "a qid is ignored"}], ["overflow"])
-
-
-# ---- predict ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def saved(tmp_path):
-    """A model of these coefficients, whose file counts indices from 1."""
-
-    def save(coef, classes=(-1, 1), kind=LogisticRegression):
-        coef = np.array(coef, np.float64)
-        labels = np.resize(classes, max(2, len(classes)))
-        model = kind(max_iter=1, tol=None, fit_intercept=False)
-        model.fit(np.eye(len(labels), coef.shape[-1]), labels)
-        model.coef_ = coef
-        save_model(tmp_path / "m.npz", model, zero_based=False)
-        return tmp_path / "m.npz"
-
-    return save
-
-
-def test_predict_writes_labels_and_says_how_many_are_right(command, saved, write):
-    model, data = saved([[1, -1, 0.5]]), write("1 1:1\n1 2:1\n-1 2:2 3:1\n-1 1:1 2:3 9:1\n1 3:4\n")
-    code, out, errors = command("linear", "predict", model, data)
-    assert (code, out) == (0, "1\n-1\n-1\n-1\n1\n")
-    note, line = errors.splitlines()
-    assert note == f"sparsewire: {data} has features beyond the model's 3; entries that are ignored: 1"
-    assert line.startswith("5 rows, accuracy 0.8000; read in ")
-    assert line.endswith(" rows/s")
-
-
-def test_predict_writes_to_a_file(command, saved, write, tmp_path):
-    output = tmp_path / "labels"
-    code, out, errors = command("linear", "predict", saved([[1, -1]]), write("1 1:1\n"), "--output", output)
-    assert (code, errors) == (0, "")
-    assert out.startswith("1 rows, accuracy 1.0000; ")
-    assert output.read_text() == "1\n"
-
-
-def test_predict_writes_probabilities_of_all_classes(command, saved, write):
-    model = saved([[0, 9, 0], [np.log(3), 9, 0], [0, 9, 0]], classes=(4, 5, 6))
-    code, out, errors = command("linear", "predict", model, write("5 1:1\n4 3:1\n"), "--probabilities")
-    assert code == 0
-    first, second = (list(map(float, line.split())) for line in out.splitlines())
-    assert first == pytest.approx([0.5 / 1.75, 0.75 / 1.75, 0.5 / 1.75])
-    assert second == pytest.approx([1 / 3] * 3)
-    assert "accuracy 1.0000" in errors
-
-
-def test_predict_scores_a_regression_by_its_squares(command, saved, write):
-    model = saved([2, 1], classes=(0.0, 1.0), kind=Ridge)
-    code, out, errors = command("linear", "predict", model, write("2 1:1\n1 2:1\n6 1:2\n"))
-    assert (code, out) == (0, "2.0\n1.0\n4.0\n")
-    assert f"R^2 {1 - 4 / 14:.4f}" in errors
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n"])
-def test_predict_of_no_rows_is_no_lines(command, saved, write, text):
-    code, out, errors = command("linear", "predict", saved([[1, -1]]), write(text))
-    assert (code, out) == (0, "")
-    assert errors.startswith("0 rows; ")
-
-
-def test_predict_goes_portion_by_portion(command, saved, write, monkeypatch):
-    monkeypatch.setattr("sparsewire.linear.scoring.ROWS_AT_A_TIME", 3)
-    labels = [1, -1, -1, 1, 1, -1, 1]
-    data = write(f"{label} {1 if label > 0 else 2}:1\n" for label in labels)
-    code, out, errors = command("linear", "predict", saved([[1, -1]]), data)
-    assert (code, out.split()) == (0, [str(label) for label in labels])
-    assert "7 rows, accuracy 1.0000" in errors
-
-
-@pytest.mark.parametrize(
-    ("data", "words", "complaint"),
-    [
-        ("1 0:1\n", "", "line 1: expected an index from 1"),
-        ("0.5 1:1\n", "", "has the label 0.5"),
-        ("1 1:1\n", "--output no/such/folder/labels", "no/such/folder/labels cannot be written"),
-        (None, "", "nosuch.svm"),
-    ],
-)
-def test_predict_refuses_with_one_line_and_exit_code_2(command, saved, write, data, words, complaint):
-    path = "nosuch.svm" if data is None else write(data)
-    code, out, errors = command("linear", "predict", saved([[1, -1]]), path, *words.split())
-    assert (code, out) == (2, "")
-    [line] = errors.splitlines()
-    assert line.startswith("sparsewire: ")
-    assert complaint in line
-
-
-def test_predict_refuses_what_is_no_model_and_probabilities_where_there_are_none(command, saved, write):
-    data = write("1 1:1\n")
-    code, _, errors = command("linear", "predict", data, data)
-    assert code == 2
-    assert "train.svm is not a model" in errors
-    code, _, errors = command("linear", "predict", saved([1, 2], (0.0, 1.0), Ridge), data, "--probabilities")
-    assert code == 2
-    assert "is a Ridge, which knows no probabilities" in errors

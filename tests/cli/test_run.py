@@ -1,4 +1,4 @@
-"""``sparsewire run``: what ranks see, what users see, and that nobody is left behind."""
+"""``sparsewire run``: what ranks see, what users see, and that no process is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sparsewire run --aggregators``: more ranks, of which the script knows nothing."""
+"""``sparsewire run --aggregators``: more ranks, which the script does not see."""
 
 import signal
 

@@ -1,10 +1,10 @@
-"""Proximal gradient descent that puts off nothing: what tests of lazy weights and of SGD compare with."""
+"""Proximal gradient descent that postpones nothing, with which weights and SGD are compared."""
 
 import numpy as np
 
 
 class Eager:
-    """Every weight, in every step, by the formulas of the textbook."""
+    """Changes every weight in every step, by the formulas of a textbook."""
 
     def __init__(self, start, l1=0.0, l2=0.0, momentum=0.0, average=False):
         self.w, self.v, self.history = start.astype(np.float64), np.zeros(start.shape), []

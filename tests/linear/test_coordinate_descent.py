@@ -1,4 +1,4 @@
-"""Coordinate descent ends where scikit-learn does, whatever the blocks and however rows are dealt out."""
+"""Coordinate descent ends where scikit-learn does, for any blocks and any division of rows to ranks."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ LOSSES = {
 
 
 def sparse_rows(dtype=np.float64):
-    """A third of the entries, no row alike; every fourth feature is in no row."""
+    """A third of the entries are not zero, all rows differ, and every fourth feature is in no row."""
     draw = np.random.default_rng(1)
     dense = draw.normal(size=(ROWS, FEATURES)) * (draw.random((ROWS, FEATURES)) < 0.4)
     dense[:, ::4] = 0
@@ -36,7 +36,7 @@ def sparse_rows(dtype=np.float64):
 def classes_of(rows, count=2):
     draw = np.random.default_rng(2)
     scores = rows @ draw.normal(size=(FEATURES, count)) + draw.normal(size=(ROWS, count))
-    return (scores + np.arange(count) / 2).argmax(axis=1)  # classes are not of one size
+    return (scores + np.arange(count) / 2).argmax(axis=1)  # classes have different sizes
 
 
 def values_of(rows):
@@ -56,7 +56,7 @@ def targets_of(problem):
 
 
 def objective(problem, coef, intercept):
-    """As docs and scikit-learn have it, for one output."""
+    """The objective of docs/linear.md and of scikit-learn, for one output."""
     coef = np.asarray(coef, np.float64).reshape(-1)
     margins = problem.rows.toarray().astype(np.float64) @ coef + intercept
     loss = LOSSES[problem.loss.name](margins, targets_of(problem)).mean()
@@ -120,7 +120,7 @@ def test_every_size_of_blocks_ends_in_the_same_minimum(block):
     assert passes[-1].loss == pytest.approx(minimum(problem, model), abs=1e-6)
 
 
-# The rows of each rank, in the order of their first feature: ranks do not have the same features.
+# The rows of each rank, in the order of their first feature, so that ranks have different features.
 DEALS = {
     "one": [range(80)],
     "two": [range(40, 80), range(40)],
@@ -188,7 +188,7 @@ def test_l1_makes_zeros_where_the_lasso_has_them():
 
 @pytest.mark.parametrize(("features", "block"), [(4, 4), (8, 2), (8, 100)])
 def test_alone_features_that_are_alike_share_the_way(features, block):
-    """Each takes a tau-th of it if tau move, so that together they arrive."""
+    """If tau coordinates move, each moves 1 / tau of the way, so that together they arrive."""
     problem = Problem(
         csr_array(np.ones((3, features))), np.full(3, 8.0), SQUARED, REGRESSION, fit_intercept=False
     )
@@ -249,7 +249,7 @@ def test_entries_that_come_twice_are_added_up():
 def test_what_margins_lose_to_rounding_is_back_after_a_pass():
     problem = problem_of(SQUARED, l2=ALPHA)
     coef, intercept = problem.zeros()
-    coef[1] = 1e17  # beside which margins are forgotten
+    coef[1] = 1e17  # so large that adding it rounds the margins away
     (coef, intercept), passes = descend(problem, start=(coef, intercept), block=4)
     assert passes[-1].loss == pytest.approx(minimum(problem, CASES["ridge"][2]), abs=1e-6)
 
@@ -287,7 +287,7 @@ def test_a_start_at_a_feature_without_rows_is_left_to_the_penalty(penalty, expec
 def test_rows_of_no_weight_change_nothing():
     problem = problem_of(SQUARED, l1=ALPHA)
     rows = problem.rows.toarray()
-    rows[0, 4] = 1.0  # which no other row has
+    rows[0, 4] = 1.0  # a feature that no other row has
     weights = np.r_[0.0, np.ones(ROWS - 1)]
     weighted = Problem(csr_array(rows), problem.targets, SQUARED, REGRESSION, weights, l1=ALPHA)
     _, passes = descend(weighted)
@@ -311,7 +311,7 @@ def test_moves_of_zero_are_not_sent():
     assert spared == [5 * 8, 4 * 8]  # nine features occur
 
 
-def test_a_loss_with_a_kink_is_refused_with_a_remedy():
+def test_a_loss_that_is_not_differentiable_is_refused_with_a_remedy():
     with pytest.raises(InputError, match=r'"squared_hinge".*solver="sgd"'):
         CoordinateDescent(problem_of(HINGE))
 

@@ -17,7 +17,7 @@ SMALL = {"features": 5_000, "nonzeros": 40}
 
 @dataclass(frozen=True)
 class Published:
-    """A data set as it was published, with the law that stands for it."""
+    """The figures of a published data set, and the exponent of the law that imitates it."""
 
     rows: int
     features: int
@@ -25,9 +25,9 @@ class Published:
     exponent: float
 
     def probabilities(self):
-        """Of all features, by popularity: min(1, (i / scale)^-exponent), the non-zeros of a row together."""
+        """The probabilities min(1, (i / scale)^-exponent) of all features; their sum is the mean of a row."""
         weights = np.arange(1, self.features + 1, dtype=np.float32) ** -self.exponent
-        places = np.arange(1, self.nonzeros + 1)  # of which some are in every row
+        places = np.arange(1, self.nonzeros + 1)  # some of them are in every row
         others = weights.sum(dtype=np.float64) - np.cumsum(weights[: self.nonzeros], dtype=np.float64)
         always = np.searchsorted(places + places**self.exponent * others, self.nonzeros, side="right")
         return np.minimum(1, np.float32((self.nonzeros - always) / others[always - 1]) * weights)
@@ -40,7 +40,7 @@ PUBLISHED = {
 
 
 def seen(probabilities, rows):
-    """How many features so many rows have between them, on average."""
+    """The mean number of features that occur in at least one of so many rows."""
     below_one = np.minimum(probabilities, np.float32(0.999))
     return -np.expm1(rows * np.log1p(-below_one)).sum(dtype=np.float64)
 
@@ -124,7 +124,7 @@ def test_frequencies_of_features_follow_the_law(generate):
         often = np.count_nonzero(frequencies >= share * rows)
         assert often == pytest.approx(np.count_nonzero(probabilities >= share), rel=0.15)
     assert np.count_nonzero(frequencies == rows) >= np.count_nonzero(probabilities == 1) > 10
-    # and a data set of the published size has nearly all features
+    # A data set of the published size has nearly all features.
     assert seen(probabilities, published.rows) / published.features == pytest.approx(0.97, abs=0.01)
 
 
@@ -143,7 +143,7 @@ def test_popular_features_lie_anywhere():
     expected = len(popular) / 8
     in_eighths = np.bincount(popular * 8 // data.shape[1], minlength=8)
     assert np.abs(in_eighths - expected).max() < 5 * np.sqrt(expected)
-    assert len(np.unique(np.diff(popular))) > 0.8 * len(popular)  # at no regular distance either
+    assert len(np.unique(np.diff(popular))) > 0.8 * len(popular)  # and at no regular distance
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 127, 128, 129, 1000, 2**16, 2**16 + 1])

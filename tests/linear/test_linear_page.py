@@ -9,7 +9,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "linear.md").read_text()
 
 
 def parameters_of_the_page():
-    """The names and defaults in the table."""
+    """The names and defaults in the table of the page."""
     table = PAGE.split("| parameter | default |")[1].split("\n\n")[0]
     for row in table.splitlines()[2:]:
         names, defaults = [cell.strip() for cell in row.split("|")[1:3]]

@@ -1,4 +1,4 @@
-"""scikit-learn's reader is the oracle for what rows are; for shares it is the whole file, read at once."""
+"""Reading LIBSVM files, compared with scikit-learn's reader; shares of ranks are compared with the whole."""
 
 import bz2
 import gzip
@@ -35,7 +35,7 @@ MIXED = (
 
 
 def same(a, b):
-    """The same matrix to the bit: stored zeros, dtypes and all."""
+    """Check that two matrices have the same bits, stored zeros and dtypes included."""
     arrays = [(a.data, b.data), (a.indices, b.indices), (a.indptr, b.indptr)]
     return a.shape == b.shape and all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in arrays)
 
@@ -91,7 +91,7 @@ def test_rows_are_those_of_scikit_learn(folder, text, zero_based, dtype):
     assert rows.data.tobytes() == expected.data.tobytes()
     assert rows.indices.tolist() == expected.indices.tolist()
     assert rows.indptr.tolist() == expected.indptr.tolist()
-    assert rows.shape == expected.shape or rows.nnz == 0  # it never has less than a column
+    assert rows.shape == expected.shape or rows.nnz == 0  # scikit-learn gives at least one column
     assert labels.dtype == np.float64
     assert labels.tobytes() == targets.tobytes()
 
@@ -198,7 +198,7 @@ def test_every_line_begins_in_exactly_one_range(folder, text, size, piece_bytes)
 
 @pytest.mark.parametrize("size", SIZES)
 def test_shares_together_are_the_file(mixed, write, size, monkeypatch):
-    monkeypatch.setattr(text_file, "PIECE_BYTES", 64)  # several pieces, and a line that is longer
+    monkeypatch.setattr(text_file, "PIECE_BYTES", 64)  # several pieces, and one line is longer than a piece
     packed = write(gzip.compress(MIXED), "mixed.svm.gz")
     whole, labels = load_libsvm(mixed)
 
@@ -208,7 +208,7 @@ def test_shares_together_are_the_file(mixed, write, size, monkeypatch):
     plain, dealt = zip(*run_program(program, size), strict=True)
     assert same(csr_array(vstack([rows for rows, _ in plain])), whole)
     assert np.concatenate([y for _, y in plain]).tolist() == labels.tolist()
-    # Of a compressed file rank r has every line whose number is r modulo P.
+    # Rank r has the lines of a compressed file whose numbers are r modulo P.
     numbers = [n for n, line in enumerate(MIXED.split(b"\n")) if line.partition(b"#")[0].strip()]
     for rank, (rows, y) in enumerate(dealt):
         mine = [row for row, number in enumerate(numbers) if number % size == rank]
@@ -449,7 +449,7 @@ def test_memory_is_that_of_the_rows_and_a_constant(write, monkeypatch, is_packed
     monkeypatch.setattr(libsvm, "PIECE_BYTES", 1 << 16)
     text = (b"1 " + b" ".join(b"%d:1" % index for index in range(1, 101)) + b"\n") * 8000
     path = write(gzip.compress(text, 1) if is_packed else text)
-    load_libsvm(write(b"1 1:1\n", "small.svm"))  # imports what is needed
+    load_libsvm(write(b"1 1:1\n", "small.svm"))  # so that imports are not measured
     del text
     tracemalloc.start()
     rows, labels = load_libsvm(path)

@@ -1,4 +1,4 @@
-"""Losses and their slopes, against the formulas in fifty digits."""
+"""Losses and their slopes, compared with the formulas in decimal numbers of many digits."""
 
 from decimal import Decimal, localcontext
 
@@ -7,7 +7,7 @@ import pytest
 
 from sparsewire.linear.losses import HINGE, LOGISTIC, LOSSES, SQUARED, SQUARED_HINGE
 
-# On both sides of zero and of the kink, and so far out that exponentials overflow.
+# On both sides of zero and of 1, where hinge losses bend, and so large that exponentials overflow.
 MARGINS = [
     0.0,
     1e-300,
@@ -40,7 +40,7 @@ def logistic_slope(z):
     return -1 / (1 + z.exp())
 
 
-# By the product z of margin and target; a slope is that of z.
+# Functions of z, the product of margin and target; slopes are derivatives by z.
 FORMULAS = {
     LOGISTIC: (logistic, logistic_slope),
     HINGE: (lambda z: max(Decimal(0), 1 - z), lambda z: Decimal(-1 if z < 1 else 0)),
@@ -58,7 +58,7 @@ def exactly(formula, margins, target):
 @pytest.mark.parametrize("loss", FORMULAS, ids=lambda loss: loss.name)
 def test_losses_of_classes_are_the_formulas(loss, target):
     value, slope = FORMULAS[loss]
-    near = [margin for margin in SIGNED if abs(margin) < 1e6]  # beyond, decimal takes its time
+    near = [margin for margin in SIGNED if abs(margin) < 1e6]  # for larger ones decimal is slow
     margins, targets = np.array(near), np.full(len(near), target)
     assert loss.value(margins, targets) == pytest.approx(exactly(value, near, target), rel=1e-14, abs=1e-16)
     expected = target * exactly(slope, near, target)
@@ -86,7 +86,7 @@ def test_far_out_the_loss_is_a_straight_line_or_nothing(target):
 def test_a_slope_is_how_the_value_changes(loss):
     margins = np.random.default_rng(1).uniform(-4, 4, 200)
     targets = np.where(np.arange(200) % 2, 1.0, -1.0)
-    away = np.abs(targets * margins - 1) > 1e-3  # from the kink
+    away = np.abs(targets * margins - 1) > 1e-3  # from where hinge losses bend
     margins, targets = margins[away], targets[away]
     change = (loss.value(margins + 1e-6, targets) - loss.value(margins - 1e-6, targets)) / 2e-6
     assert loss.slope(margins, targets) == pytest.approx(change, rel=1e-6, abs=1e-8)

@@ -1,4 +1,4 @@
-"""Saved models: the same model comes back, nothing else is taken for one, and no file is half a model."""
+"""Saved models: the same model is loaded, other files are refused, and no file holds half a model."""
 
 import io
 import json
@@ -48,7 +48,7 @@ def fitted(name="three classes", dtype=np.float64):
 
 
 def with_coefficients(coef):
-    """A model that has these."""
+    """A model with these coefficients."""
     model = fitted("three classes" if len(coef) == 3 else "logistic", coef.dtype)
     model.coef_, model.n_features_in_ = coef, coef.shape[1]
     return model

@@ -1,4 +1,4 @@
-"""SGD on one to four ranks against a dense loop over the same batches; the same bits on every rank."""
+"""SGD on one to four ranks, compared with a dense loop over the same batches."""
 
 import functools
 import itertools
@@ -11,13 +11,11 @@ from eager import Eager
 from scipy.sparse import csr_array
 
 from sparsewire.algorithms import ALGORITHMS
-from sparsewire.errors import InputError
 from sparsewire.linear.exchange import LOSSY, Exact, Lossy
 from sparsewire.linear.losses import HINGE, LOGISTIC, SQUARED, SQUARED_HINGE
 from sparsewire.linear.problem import REGRESSION, Problem
 from sparsewire.linear.schedule import Schedule
 from sparsewire.linear.sgd import SGD, Options
-from sparsewire.linear.training import Progress, Stopping, train
 from sparsewire.testing import RankErrors, run_program
 
 FEATURES, EPOCHS = 30, 2
@@ -41,7 +39,7 @@ SLOPES = {
 
 
 def matrix():
-    """A fifth of the entries; row 5 has none, and feature 3 is in no row."""
+    """A fifth of the entries are not zero; row 5 has none, and feature 3 is in no row."""
     random = np.random.default_rng(1)
     dense = random.normal(size=(ROWS, FEATURES)) * (random.random((ROWS, FEATURES)) < 0.2)
     dense[5], dense[:, 3] = 0, 0
@@ -87,7 +85,7 @@ def shard(size, rank):
 
 
 def sample_weights(size):
-    """The first eight of every rank are zero, and so is the whole first step: it has no gradient."""
+    """Weights of which the first eight of every rank are zero, so the first step has no gradient."""
     weights = np.random.default_rng(3).uniform(0.5, 3, ROWS)
     for rank in range(size):
         weights[shard(size, rank)][:8] = 0
@@ -106,14 +104,17 @@ def options_of(case):
 
 
 def fitted(problem, options, comm, algorithm="auto", epochs=EPOCHS, exchange=None):
-    """Coefficients, and what was said of each pass."""
+    """The coefficients, and the progress of each pass."""
     solver = SGD(problem, options, comm, exchange or (Exact(comm, algorithm) if comm else None))
     passes = [solver.epoch() for _ in range(epochs)]
     return solver.coefficients(), passes
 
 
 def dealt(problem, options, comm, epochs=EPOCHS):
-    """The numbers of the rows of each batch of each pass, as a loss sees them whose targets are numbers."""
+    """The numbers of the rows of each batch of each pass.
+
+    The targets are the numbers of the rows, so that the loss sees which rows are in a batch.
+    """
     seen = []
 
     def slope(margins, targets):
@@ -139,7 +140,7 @@ def bits(coefficients):
 
 @functools.cache
 def runs(size):
-    """By case: every rank's outcome, and the batches it had."""
+    """For each case, the outcome of every rank and its batches."""
 
     def program(comm):
         return {
@@ -155,13 +156,13 @@ def runs(size):
 
 
 def plus_minus(numbers, outputs):
-    """Targets of classes; with two of them, class 1 is +1."""
+    """Targets +1 and -1 of classes; with two classes, class 1 is +1."""
     positive = [1] if outputs == 1 else range(outputs)
     return np.array([[1.0 if number == one else -1.0 for one in positive] for number in numbers])
 
 
 def descend(case, size, batches):
-    """The dense loop: coefficients, intercepts, and each pass's objective, as it was seen on the way."""
+    """The results of the dense loop: coefficients, intercepts, and the objective during each pass."""
     asked, options = {"loss": LOGISTIC, "classes": 2, "l1": 0, "l2": 0} | CASES[case][0], options_of(case)
     outputs = 3 if asked["classes"] == 3 else 1
     value, slope = (table[asked["loss"].name] for table in (VALUES, SLOPES))
@@ -235,7 +236,7 @@ def test_every_row_is_in_one_batch_of_every_pass(case, size):
 
 @pytest.mark.parametrize("size", SHARES)
 def test_batches_of_a_rank_are_as_large_as_each_other(size):
-    # A few last rows would have another curvature than a batch, for which the step's length was chosen.
+    # A small last batch would have another curvature than the one for which the step length was chosen.
     for _, batches in runs(size)["logistic"]:
         sizes = [len(batch) for epoch in batches for batch in epoch]
         assert max(sizes) - min(sizes) <= 1
@@ -289,7 +290,7 @@ def test_algorithms_lead_to_the_same_model(case, size, algorithm):
 
 
 def test_bits_do_not_depend_on_what_auto_takes_for_the_fastest():
-    # Full gradients of this length: where the order is free, "auto" adds them up in pairs.
+    # For full gradients of this length "auto" does not add in rank order, unless it is asked to.
     random = np.random.default_rng(6)
     dense, values = random.normal(size=(16, 3000)), random.normal(size=16)
 
@@ -320,7 +321,7 @@ def mean_square(coefficients):
 
 @functools.cache
 def by_exchange():
-    """Least squares, 202 rows on each of two ranks: a hundred a batch, and two more."""
+    """The results of each exchange: least squares on two ranks of 202 rows each, in batches of 100."""
     rows, values = many_rows()
 
     def program(comm):
@@ -328,7 +329,7 @@ def by_exchange():
         problem = Problem(rows[own], values[own], SQUARED, REGRESSION)
         outcomes = {}
         for method in LOSSY:
-            # An entry drawn by chance has waited ten steps, and moves as far as ten at once.
+            # A randomly drawn entry has waited for ten steps, so one step moves it as far as ten.
             options = Options(batch_size=100, eta0=0.2 if method == "randomk" else None)
             exchange = Lossy(comm, method, density=0.1)
             outcomes[method] = fitted(problem, options, comm, epochs=25, exchange=exchange)[0]
@@ -398,7 +399,7 @@ def test_the_length_that_is_chosen_lets_the_loss_fall(rows, intercept):
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_length_that_is_chosen_is_that_of_the_largest_curvature(size):
-    # One step of gradient descent on the squared loss, from zero, tells its length.  All ranks have the same.
+    # After one step from zero on the squared loss, the coefficients show its length, the same on all ranks.
     rows, values = matrix(), targets(REGRESSION)
     problem = Problem(csr_array(rows), values, SQUARED, REGRESSION, fit_intercept=False)
     largest = np.linalg.norm(rows, 2) ** 2 / ROWS
@@ -425,10 +426,10 @@ def test_other_rows_can_be_shown(case):
     solver = SGD(problem.only(half), options)
     solver.epoch()
     solver.release()
-    solver.show(problem.only(half))
+    solver.set_problem(problem.only(half))
     solver.epoch()
     assert bits(solver.coefficients()) == bits(fitted(problem.only(half), options, None, epochs=2)[0])
-    solver.show(problem.only(half + ROWS // 2))
+    solver.set_problem(problem.only(half + ROWS // 2))
     before = solver.coefficients()[0].copy()
     solver.epoch()
     assert not np.array_equal(solver.coefficients()[0], before)
@@ -444,44 +445,6 @@ def test_a_start_is_where_descent_begins():
         solver.epoch()
     assert bits(solver.coefficients()) == bits(whole)
     assert bits(half) == kept, "the start is not written to"
-
-
-class Scripted:
-    """A solver whose passes have these losses."""
-
-    def __init__(self, losses):
-        self.losses = iter(losses)
-
-    def epoch(self):
-        return Progress(next(self.losses), 0.0, 0.0, 0)
-
-
-@pytest.mark.parametrize(
-    ("losses", "tol", "passes"),
-    [
-        ([5, 4, 3, 2, 1, 0], 0, 6),
-        ([3, 1, 2, 1.5, 1.2, 0], 0, 5),  # better than the pass before is not better than the best
-        ([3, 1, 2, 1.5, 0.5, 2, 2], 0, 7),
-        ([3, 2.9, 2.8, 2.7, 0], 1, 4),
-        ([3, 3, 3, 3, 3, 3], None, 6),
-    ],
-)
-def test_training_ends_when_no_pass_has_gained_on_the_best(losses, tol, passes):
-    stopping = Stopping(max_iter=len(losses), tol=tol, n_iter_no_change=3)
-    assert [progress.loss for progress in train(Scripted(losses), stopping)] == losses[:passes]
-
-
-def test_training_goes_by_the_rows_that_are_held_out():
-    held_out = iter([3, 2, 2, 2, 2])
-    stopping = Stopping(max_iter=5, tol=0, n_iter_no_change=2)
-    passes = list(train(Scripted([5, 4, 3, 2, 1]), stopping, lambda: next(held_out)))
-    assert [progress.held_out_loss for progress in passes] == [3, 2, 2, 2]
-
-
-def test_training_does_not_go_on_from_a_loss_that_is_no_number():
-    for loss in (np.nan, np.inf):
-        with pytest.raises(InputError, match="smaller eta0"):
-            list(train(Scripted([1.0, loss]), Stopping(5, None, 1)))
 
 
 # -- data ----------------------------------------------------------------------------------------
@@ -530,9 +493,3 @@ def test_a_pass_needs_little_memory_beside_the_weights(case):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < features * rows.data.itemsize / 4
-
-
-def test_schedules_have_the_lengths_that_they_name():
-    assert Schedule().factor(step=7, epoch=7) == 1
-    assert [Schedule("invscaling", power=0.5).factor(step, 9) for step in (0, 3, 15)] == [1, 0.5, 0.25]
-    assert [Schedule("epoch_decay", decay=0.5).factor(9, epoch) for epoch in (0, 1, 3)] == [1, 0.5, 0.125]

@@ -1,4 +1,4 @@
-"""Weights that put off what a step does where the gradient is zero, against a loop that puts off nothing."""
+"""Weights that postpone changes where the gradient is zero, compared with a loop that postpones nothing."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def first_weights(dtype=np.float64):
 
 
 def random_steps(seed, count=STEPS, dtype=np.float64):
-    """Few places, sometimes none, sometimes all, now and then as a slice; places 0 and 1 never."""
+    """The places of a step: few, none or all, or a slice; never 0 and 1."""
     random = np.random.default_rng(seed)
     for number in range(count):
         length = random.uniform(0.01, 0.5)
@@ -128,7 +128,7 @@ def test_there_may_be_no_weights(kind):
 
 @each_kind
 def test_pieces_of_all_weights_are_settled_alike(kind, monkeypatch):
-    monkeypatch.setattr(lazy, "PIECE", 16)  # and 40 is no multiple of it
+    monkeypatch.setattr(lazy, "PIECE", 16)  # 40, the number of weights, is no multiple of it
     test_weights_are_at_every_step_as_if_all_had_moved(kind, seed=8)
 
 
@@ -147,7 +147,7 @@ def test_a_scale_that_becomes_too_small_is_renewed(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", WITH_SCALE)
 def test_single_precision_has_room_until_the_scale_is_renewed(kind):
-    # Weights shrink to a 1e12th in 90 steps, so the scale passes its limit on the way.
+    # Weights shrink by 1e12 in 90 steps, so the scale falls below its limit.
     weights = make_weights(first_weights(np.float32), **KINDS[kind])
     eager = Eager(first_weights(np.float32), **KINDS[kind])
     for places, gradient, _ in random_steps(11, count=90, dtype=np.float32):

@@ -1,4 +1,4 @@
-"""The emulated network: as fast as it says, and gone when it should be."""
+"""The emulated network: no faster than its rate, and removed when it should be."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class TestWithRoot:
         assert outcome.code == 0, heard
         seconds, received = (float(word) for word in heard[0].split())
         moved = (size - 1) * payload
-        # With several senders only the receiver's own end of the link can hold them back.
+        # With several senders only the receiver's end of its link limits them.
         assert seconds >= (moved - 2 * module.SMALLEST_BURST_BYTES) * 8 / rate
         assert moved < received < 1.1 * moved
 
@@ -222,7 +222,7 @@ class TestWithRoot:
                 assert len(left) == 2
                 assert left <= namespaces()
                 remove_leftovers()
-                assert left <= namespaces()  # their owner lives
+                assert left <= namespaces()  # their owner still runs
                 owner.kill()
                 owner.wait()
             assert left <= namespaces()
@@ -257,10 +257,10 @@ class TestWithRoot:
         assert {"mpi-dense", "dense_ring", "split_allgather"} <= set(rows)
         for row in rows.values():
             assert row["wrong"] == 0
-            # Nothing went another way, and nothing went faster than the links.
+            # All bytes went through the links, and none faster than their rate.
             assert row["interface_bytes_max"] >= row["bytes_sent_max"]
             assert row["seconds_min"] >= row["wire_limit_seconds"] - BURST_S
-        # 2 (P - 1) / P of the vector leave every rank, whoever adds it up.
+        # Every rank of a dense allreduce sends at least 2 (P - 1) / P of the vector.
         assert rows["mpi-dense"]["bytes_sent_max"] >= 2 * 2 / 3 * (256 << 10) * 4
         assert mine() == set()
 
@@ -271,11 +271,11 @@ class TestWithRoot:
         for name in ("split_allgather", "auto"):
             coo, exact, half, levels = (found[name, p] for p in ("coo", "exact", "float16", "qsgd4"))
             for count in ("interface_bytes_max", "bytes_sent_max"):
-                # An entry has 8 bytes; then below 2 for its index, and 4, 2 or about a half for its value.
+                # An entry has 8 bytes; coded, its index has below 2, and its value 4, 2 or about a half.
                 assert exact[count] < 6.3 / 8 * coo[count]
                 assert half[count] < 4.3 / 8 * coo[count]
                 assert levels[count] < 2.8 / 8 * coo[count]
-            assert coo["bytes_per_nonzero"] == pytest.approx(8.0, rel=1e-3)  # and padding
+            assert coo["bytes_per_nonzero"] == pytest.approx(8.0, rel=1e-3)  # with little padding
             assert not any(row["wrong"] for row in (coo, exact, half, levels))
 
     @pytest.mark.parametrize("driver", ["tcp", "mpi"])

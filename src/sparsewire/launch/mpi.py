@@ -1,6 +1,6 @@
 """Start ranks with the mpiexec that belongs to this Python environment.
 
-For the launcher mpiexec is one process.  It ends with the launcher as ranks do, and its own ranks end with it.
+For the launcher mpiexec is one process.  It ends with the launcher as ranks do, and its ranks end with it.
 On an emulated network every namespace is a host: mpiexec runs in the first one and reaches the others through
 a script of ours in place of ssh.  Settings forbid MPI to send messages through shared memory.
 """

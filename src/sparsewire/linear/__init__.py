@@ -1,4 +1,4 @@
-"""Linear models on sparse rows, on one process or many: scikit-learn estimators, files, test data.
+"""Linear models for sparse rows on one process or many: scikit-learn estimators, files, generated data.
 
 from sparsewire.linear import LogisticRegression
 model = LogisticRegression(comm=sw.init()).fit(rows, labels)

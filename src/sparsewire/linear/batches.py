@@ -1,7 +1,7 @@
-"""Some rows at a time, against only those features that they have.
+"""Products of some rows at a time with the weights of only those features that the rows have.
 
-A batch of a thousand rows has some ten thousand of a million features.  So what a batch needs of the weights
-is copied together, and its gradient is made without a vector of a million zeros.
+A batch of a thousand rows has some ten thousand of a million features.  The weights of these features are
+copied into a short array, and the gradient is computed without a vector of a million zeros.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ class Rows:
         self.width = int(matrix.shape[1])
 
     def batch(self, numbers: Numbers) -> Batch:
-        """These rows."""
+        """The rows of these numbers."""
         columns, positions = kernels.row_columns(self.starts, self.indices, numbers, self.width)
         return Batch(self, numbers, columns, positions)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows and the features they have: ``columns``, and for each entry the place of its own among them."""
+    """Rows and the features they have.
+
+    ``columns`` are these features, increasing; ``positions`` has for each entry the place of its feature
+    among them.
+    """
 
     rows: Rows
     numbers: Numbers
@@ -48,7 +52,7 @@ class Batch:
     positions: npt.NDArray[np.uint32]
 
     def products(self, weights: Doubles) -> Doubles:
-        """By row and output, given the weights by column and output."""
+        """The products of rows and weights, by row and output; ``weights`` are by column and output."""
         outputs = weights.shape[1]
         rows = self.rows
         products = kernels.row_products(
@@ -57,7 +61,7 @@ class Batch:
         return products.reshape(-1, outputs)
 
     def sums(self, factors: Doubles) -> Doubles:
-        """By column and output, of the rows times their factors by row and output."""
+        """The sums of rows times factors, by column and output; ``factors`` are by row and output."""
         outputs = factors.shape[1]
         rows = self.rows
         sums = kernels.row_sums(

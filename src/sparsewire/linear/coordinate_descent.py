@@ -1,26 +1,28 @@
-"""Random block coordinate descent: a step looks at few features, and only at the rows that have them.
+"""Random block coordinate descent: a step uses few features, and only the rows that have them.
 
-A step draws a block of random coordinates (features) for every rank, from a generator that all ranks share,
-so nobody has to say which.  The blocks are disjoint.
+A step draws a block of random coordinates (features) for every rank.  All ranks draw with the same generator,
+so they need not send the coordinates.  The blocks are disjoint.
 
-    differentiate  every rank over its own rows, by the coordinates of all blocks
-    sum            each rank receives the derivatives by the coordinates of its own block (reduce-scatter)
-    move           it takes a proximal step for each: a soft threshold for l1, l2 in the denominator
-    tell           moves other than zero go to all ranks, who change coefficients and margins (allgather)
+    differentiate  every rank computes the derivatives by the coordinates of all blocks, over its own rows
+    sum            each rank receives the sums of the derivatives of its own block (reduce-scatter)
+    move           it makes a proximal step for each: a soft threshold for l1, l2 in the denominator
+    share          all ranks receive the moves and change coefficients and margins (allgather)
 
-In SparCML a rank moves its block by what its own rows say, which needs no sum.  With the sum, this minimises
-the objective over all ranks' rows, however they are dealt out; the price is a second collective in a step.
+In SparCML a rank moves its block by the derivatives of its own rows, without a sum.  With the sum, this
+minimises the objective over the rows of all ranks, for any division of rows; it costs a second collective in
+every step.
 
-A step's length follows from a bound of the curvature.  For tau of F coordinates, drawn uniformly, it is
+The length of a step follows from a bound of the curvature.  For tau of F coordinates, drawn uniformly, it is
 
     bound_j = curvature sum_i s_i beta_i x_ij^2 / sum_i s_i     beta_i = 1 + (omega_i - 1) (tau - 1) / (F - 1)
 
-where row i has omega_i entries: all coordinates of a step move at once, and in a row that has several of them
-each leaves room for the others.  With these bounds the expected objective falls in every step, down to the
-minimum.  One output's coefficients do not depend on another's, so those of a feature move together.
+where row i has omega_i entries.  All coordinates of a step move at once, so in a row that has several of them
+each move must be shorter.  With these bounds the expected objective falls in every step, down to the minimum.
+The outputs do not depend on each other, so all coefficients of a feature move together.
 
-The intercept is in all rows, so moving it costs as much as many features.  It has steps of its own, as many
-as cost no more than those of the features: moving beside them, it and they would have to take shorter ones.
+The intercept is in all rows, so moving it costs as much as moving many features.  It has its own steps, in
+number so that they cost no more than those of the features.  If it moved in the same steps as features, all
+moves would have to be shorter.
 
 Papers: Richtárik and Takáč, Parallel coordinate descent methods for big data optimization, Math. Program.
 2016; Wright, Coordinate descent algorithms, Math. Program. 2015; SparCML runs it on URL with blocks of 100.
@@ -50,13 +52,13 @@ ALL = slice(None)
 
 
 class CoordinateDescent:
-    """Descends pass by pass from ``start``, or from zero, by ``block`` coordinates for each rank at a time.
+    """Minimises a problem pass by pass, beginning at ``start`` or at zero; the module says how.
 
-    A pass has as many steps as visit a coordinate once on average.  ``start`` is the same on all ranks; of
-    their seeds the largest counts.
+    A step moves ``block`` coordinates of each rank, and a pass has so many steps that every coordinate moves
+    once on average.  ``start`` must be the same on all ranks; the largest of their seeds is used.
 
-    The rows are held a second time, by column, and margins and targets in float64.  All else is as long as
-    there are features in some rank's rows; only these are drawn.
+    Memory holds the rows a second time, by column, and margins and targets in float64.  Other arrays have one
+    number for each feature that occurs on some rank; only these features are drawn.
     """
 
     def __init__(
@@ -92,13 +94,13 @@ class CoordinateDescent:
             self._step(clock)
             if self._problem.fit_intercept and remaining % self._interval == 0:
                 self._move_intercept(clock)
-        self._compute_margins()  # which drift, as every step adds to them
+        self._compute_margins()  # anew, because rounding errors of all steps add up in them
         return clock.progress(self._objective(clock))
 
     # -- before the first step -------------------------------------------------------------------
 
     def _plan(self, block: int, seed: int, columns: csc_array) -> None:
-        """How many coordinates a step moves, how many steps a pass has, and all ranks' sizes."""
+        """Set how many coordinates a step moves, how many steps a pass has, and the sizes over all ranks."""
         self._rank, self._size = (self._comm.rank, self._comm.size) if self._comm else (0, 1)
         count, most = len(self._features), self._size * block
         self._at_once, self._steps = min(most, count), max(1, -(-count // most))
@@ -107,12 +109,13 @@ class CoordinateDescent:
         rows, entries, self._total_weight = over_ranks(self._comm, share)
         if not self._total_weight > 0:
             raise InputError("no rank has a row of positive weight, so there is nothing to learn from")
-        self._interval = max(1, round(self._steps * rows / max(1, entries)))  # of the intercept, in steps
+        # The number of steps after which the intercept moves.
+        self._interval = max(1, round(self._steps * rows / max(1, entries)))
         [seed_of_all] = over_ranks(self._comm, [seed], "max")
         self._random = np.random.default_rng(int(seed_of_all))
 
     def _curvature_bounds(self, columns: csc_array) -> Doubles:
-        """By coordinate, over all ranks' rows."""
+        """The bound of each coordinate over the rows of all ranks; the module has the formula."""
         entries = np.diff(self._problem.rows.indptr)[self._problem.numbers()]
         beta = 1 + (entries - 1) * (self._at_once - 1) / max(1, len(self._features) - 1)
         factors, sums = self._weights[:, 0] * beta, np.zeros(len(self._features))
@@ -124,7 +127,7 @@ class CoordinateDescent:
         return bounds
 
     def _portions(self, coordinates: Numbers) -> Iterator[Numbers]:
-        """As many at a time as in a step, so that no more memory is needed than there."""
+        """The coordinates, as many at a time as in a step, so that they need no more memory than a step."""
         for first in range(0, len(coordinates), max(1, self._at_once)):
             yield coordinates[first : first + self._at_once]
 
@@ -135,42 +138,42 @@ class CoordinateDescent:
         batch = self._columns.batch(coordinates)
         rows = batch.columns
         own, derivatives = self._sum(coordinates, batch.products(self._slopes(rows)), clock)
-        moves = self._tell(self._moves(own, derivatives), clock)
+        moves = self._share(self._moves(own, derivatives), clock)
         self._coef[coordinates] += moves
         self._margins[rows] += batch.sums(moves)
 
     def _slopes(self, rows: Array | slice) -> Doubles:
-        """Of the mean loss over all ranks' rows, by row and output."""
+        """The derivatives of the mean loss over the rows of all ranks, by row and output."""
         slopes = self._problem.loss.slope(self._margins[rows], self._targets[rows])
         return slopes * (self._weights[rows] / self._total_weight)
 
     def _sum(self, coordinates: Numbers, derivatives: Doubles, clock: Clock) -> tuple[Numbers, Doubles]:
-        """This rank's block of the coordinates, and its derivatives over all ranks' rows."""
+        """This rank's block of the coordinates, and its derivatives over the rows of all ranks."""
         if self._comm is None:
             return coordinates, derivatives
         width, outputs = -(-self._at_once // self._size), self._problem.outputs
-        blocks = np.zeros((self._size * width, outputs))  # with zeros in the end, so that all are as long
+        blocks = np.zeros((self._size * width, outputs))  # zeros at the end make all blocks equally long
         blocks[: self._at_once] = derivatives
         own = coordinates[self._rank * width : (self._rank + 1) * width]
         total = self._timed(self._comm.reduce_scatter, blocks.reshape(-1), clock)
         return own, total.reshape(-1, outputs)[: len(own)]
 
     def _moves(self, coordinates: Numbers, derivatives: Doubles) -> Doubles:
-        """Each to the minimum of the bound: derivative, curvature, and penalties."""
+        """The move of each coordinate to the minimum of its quadratic bound plus penalties."""
         coef, bounds, l1 = self._coef[coordinates], self._bounds[coordinates, None], self._problem.l1
         pull = bounds * coef - derivatives
         pull -= np.clip(pull, -l1, l1)  # the soft threshold
         curvatures = bounds + self._problem.l2
-        # Without any curvature no row depends on the coefficient: l1 takes it to zero, or it stays.
+        # Without curvature no row depends on the coefficient: with l1 it becomes zero, otherwise it stays.
         goals = np.divide(pull, curvatures, out=coef * (l1 == 0), where=curvatures > 0)
         return goals - coef
 
-    def _tell(self, moves: Doubles, clock: Clock) -> Doubles:
-        """Everybody's moves, in the order of the coordinates."""
+    def _share(self, moves: Doubles, clock: Clock) -> Doubles:
+        """The moves of all ranks, in the order of the coordinates."""
         if self._comm is None:
             return moves
-        everybody = self._timed(self._comm.allgather, moves.reshape(-1), clock)
-        return np.concatenate(everybody).reshape(-1, self._problem.outputs)
+        of_all_ranks = self._timed(self._comm.allgather, moves.reshape(-1), clock)
+        return np.concatenate(of_all_ranks).reshape(-1, self._problem.outputs)
 
     def _move_intercept(self, clock: Clock) -> None:
         slopes = self._slopes(ALL).sum(axis=0)
@@ -188,7 +191,7 @@ class CoordinateDescent:
     def _objective(self, clock: Clock) -> float:
         values = self._problem.loss.value(self._margins, self._targets)
         share = float(np.sum(values * (self._weights / self._total_weight)))
-        if self._rank == 0:  # and not on every rank, as sums of many numbers may depend on the processor
+        if self._rank == 0:  # on one rank, because other processors might compute a sum with other bits
             share += self._problem.penalty(self._coef)
         [objective] = self._timed(partial(over_ranks, self._comm), [share], clock)
         return float(objective)
@@ -205,7 +208,8 @@ def _check(problem: Problem, block: int) -> None:
     loss = problem.loss
     if not np.isfinite(loss.curvature):
         raise InputError(
-            f"loss {loss.name!r} has a kink, and coordinate descent needs a loss of bounded curvature: "
+            f"loss {loss.name!r} is not differentiable everywhere, and "
+            "coordinate descent needs a loss of bounded curvature: "
             'take loss="squared_hinge", or solver="sgd"'
         )
     if block < 1:
@@ -213,28 +217,28 @@ def _check(problem: Problem, block: int) -> None:
 
 
 def _by_column(problem: Problem) -> csc_array:
-    """The rows to learn from."""
+    """The matrix of the rows to learn from, by column."""
     rows = problem.rows if problem.members is None else problem.rows[problem.members]
     columns = rows.tocsc()
-    columns.sum_duplicates()  # bounds are made of squares
+    columns.sum_duplicates()  # the square of a sum is not the sum of squares, of which bounds are made
     return columns
 
 
 def _occurring(columns: csc_array, comm: Communicator | None) -> Numbers:
-    """The features that some rank has, increasing."""
+    """The features that occur on some rank, increasing."""
     own, length = np.flatnonzero(np.diff(columns.indptr)), columns.shape[1]
     if comm is None:
         return own
     marks = SparseVector.piece(
         length, 0, length, own.astype(index_dtype(length)), np.ones(len(own), np.int32)
     )
-    everybody = comm.allreduce(marks, op="max").as_sparse()
-    features: Numbers = everybody.indices.astype(np.int64)
+    marked = comm.allreduce(marks, op="max").as_sparse()
+    features: Numbers = marked.indices.astype(np.int64)
     return features
 
 
 def _only(columns: csc_array, features: Numbers) -> csc_array:
-    """These columns, without a copy: others have to be empty."""
+    """These columns, without a copy; all other columns must be empty."""
     from scipy.sparse import csc_array
 
     starts = columns.indptr[np.append(features, columns.shape[1])]

@@ -1,4 +1,4 @@
-"""How the gradients of all ranks become one: exactly, or by their largest entries."""
+"""How the gradients of all ranks are summed: exactly, or only their largest entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["EXACT", "LOSSY", "Exact", "Exchange", "Lossy"]
 EXACT = "exact"
 LOSSY = {"topk": Method(TopK, "auto"), "block_topk": Method(BlockTopK, "auto"), **METHODS}
 
-# The sum over all ranks, the same bits on each, sparse or dense; and the bytes that this rank sent for it.
+# Takes this rank's gradient; returns the sum over all ranks, with the same bits on each, sparse or dense, and
+# the bytes that this rank sent.
 Exchange = Callable[[SparseVector], tuple[SparseVector, int]]
 
 
@@ -33,7 +34,7 @@ class Exact:
         self._comm, self._algorithm, self._precision = comm, algorithm, precision
 
     def __call__(self, gradient: SparseVector) -> tuple[SparseVector, int]:
-        # In rank order, so that a model's bits do not depend on what "auto" takes for the faster one.
+        # In rank order, so that the bits of a model do not depend on the algorithm that "auto" chooses.
         total: SparseVector = self._comm.allreduce(
             gradient,
             algorithm=self._algorithm,
@@ -45,9 +46,9 @@ class Exact:
 
 
 class Lossy:
-    """The largest entries of each rank's gradient, or of the sum; the others wait (error feedback).
+    """The largest entries of each rank's gradient, or of the sum; error feedback adds the others later.
 
-    Looks at every weight in every step, unlike the exact sum.
+    Unlike the exact sum, a step takes time for every weight, also where the gradient is zero.
     """
 
     def __init__(
@@ -70,5 +71,5 @@ class Lossy:
 
 
 def _bytes_sent(comm: Communicator) -> int:
-    """By the call that has just ended."""
+    """The bytes that this rank sent in the last call."""
     return comm.last.bytes_sent if comm.last else 0

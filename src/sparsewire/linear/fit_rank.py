@@ -1,15 +1,15 @@
 """One rank of ``sparsewire linear fit``, as a process: ``python -m sparsewire.linear.fit_rank PLAN``.
 
-Rank 0 alone speaks to the command, in events:
+Only rank 0 sends events to the command:
 
-    {"doing": "reading ..."}   what takes longer than it looks
+    {"doing": "reading ..."}   what takes so long, after some seconds
     {"note": ...}              what the user should know
-    {"data": {...}}            what there is to learn from
-    {"pass": {...}}            after every pass, whose model is then in the file
-    {"end": {...}}
-    {"refused": ...}           instead of all that follows: what is wrong with the input
+    {"data": {...}}            the size of the data
+    {"pass": {...}}            the figures of a pass, after its model is in the file
+    {"end": {...}}             the score on the training rows
+    {"refused": ...}           what is wrong with the input; no event follows
 
-Errors in the input are raised on every rank, and the user hears of them once.
+Errors in the input are raised on every rank, and the user sees them once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sparsewire.communicator.agreement import gather, refused_by_all
 from sparsewire.communicator.join import init
 from sparsewire.errors import InputError, MissingExtraError, SparsewireError
 from sparsewire.launch.events import JobSpec, say
-from sparsewire.linear.estimators import LinearModel
-from sparsewire.linear.libsvm import read_libsvm
+from sparsewire.linear.libsvm import ReadOptions, read_libsvm
+from sparsewire.linear.model import LinearModel
 from sparsewire.linear.model_file import make_model, save_model
 from sparsewire.linear.problem import Array
 from sparsewire.linear.reading import read_for_model, targets_of, unknown_entries
@@ -44,12 +44,12 @@ __all__ = ["FitPlan", "Pass", "fit", "main", "run"]
 
 Tell: TypeAlias = Callable[[dict[str, Any]], None]
 
-QUIET_S = 2.0  # what is over by then needs no word
+QUIET_S = 2.0  # no event is sent for what takes less
 
 
 @dataclass(frozen=True)
 class FitPlan(JobSpec):
-    """What all ranks do, as one command-line argument."""
+    """What all ranks do, as one command-line argument; its sequences are lists."""
 
     train: str
     loss: str
@@ -57,18 +57,18 @@ class FitPlan(JobSpec):
     test: str | None = None
     model: str | None = None
     features: int | None = None
-    zero_based: bool | str = "auto"  # as the training file looks
+    zero_based: bool | str = "auto"  # "auto": found in the training file
     dtype: str = "float32"
-    positive: list[float] | None = None  # labels that are one class, against the rest
+    positive: list[float] | None = None  # labels of one class; all other labels are the other class
 
     @classmethod
     def from_json(cls, text: str) -> FitPlan:
-        return cls(**json.loads(text))  # its sequences are lists, as those of parameters are
+        return cls(**json.loads(text))  # ``parameters`` may hold sequences too, which stay as they are
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass has brought, and what it took: each figure that of the rank where it is largest."""
+    """The result of a pass, and its time and traffic: each figure of the rank where it is largest."""
 
     epoch: int
     loss: float
@@ -81,32 +81,32 @@ class Pass:
 
 
 def main() -> None:
+    """Be one rank: train as the plan in the command line says, and end with an exit code."""
     signal.signal(signal.SIGTERM, _leave)
     plan = FitPlan.from_json(sys.argv[1])
     with init() as comm:
-        tell = say if comm.rank == 0 else _keep_quiet
+        tell = say if comm.rank == 0 else _send_nothing
         _tell_warnings(tell)
         sys.exit(run(comm, plan, tell))
 
 
 def run(comm: Communicator, plan: FitPlan, tell: Tell) -> int:
-    """``fit``; an exit code, which is 2 where the input is wrong."""
+    """Call ``fit``; returns an exit code, which is 2 if the input is wrong."""
     try:
         fit(comm, plan, tell)
     except (InputError, MissingExtraError) as error:
         tell({"refused": _reason(comm, error)})
-        comm.barrier()  # the first to leave takes the others with it
+        comm.barrier()  # the launcher stops all ranks when the first of them ends with 2
         return 2
     return 0
 
 
 def fit(comm: Communicator, plan: FitPlan, tell: Tell) -> LinearModel:
-    """Train with this rank's rows; after every pass rank 0 saves the model, which all have."""
+    """The model, trained with this rank's rows and those of the others; rank 0 saves it after every pass."""
     model = make_model(plan.loss, comm=comm, **plan.parameters)
     with _telling_if_slow(tell, f"reading {plan.train}"):
-        rows, labels, zero_based = read_libsvm(
-            plan.train, features=plan.features, zero_based=plan.zero_based, dtype=plan.dtype, comm=comm
-        )
+        options = ReadOptions(plan.features, plan.zero_based, plan.dtype)
+        rows, labels, zero_based = read_libsvm(plan.train, options, comm)
     with refused_by_all(comm):
         targets = targets_of(model, labels, plan.positive, plan.train)
     test = _read_test(comm, plan, model, rows.shape[1], zero_based, tell) if plan.test else None
@@ -117,7 +117,7 @@ def fit(comm: Communicator, plan: FitPlan, tell: Tell) -> LinearModel:
                 save_model(plan.model, model, zero_based=zero_based, positive=plan.positive)
         test_score = _score(comm, model, *test) if test else None
         tell({"pass": asdict(_make_pass(comm, model.n_iter_, progress, test_score))})
-        comm.barrier()  # or the next pass's communication would seem to take what rank 0 did since
+        comm.barrier()  # otherwise the next pass would count waiting for rank 0 as communication
     tell({"end": {"training_score": _score(comm, model, rows, targets)}})
     return model
 
@@ -163,9 +163,9 @@ def _score(comm: Communicator, model: LinearModel, rows: csr_array, targets: Arr
 
 
 def _reason(comm: Communicator, error: SparsewireError) -> str:
-    """In the words of the rank that found it, to whom all refer."""
-    mine = f"rank {comm.rank}: "
-    found = str(error).removeprefix(mine) if str(error).startswith(mine) else None
+    """The error's text on the rank that found it, without the rank, to which all others refer."""
+    prefix = f"rank {comm.rank}: "
+    found = str(error).removeprefix(prefix) if str(error).startswith(prefix) else None
     return next((reason for reason in gather(comm, found) if reason is not None), str(error))
 
 
@@ -181,7 +181,7 @@ def _telling_if_slow(tell: Tell, what: str) -> Iterator[None]:
 
 
 def _tell_warnings(tell: Tell) -> None:
-    """Those for the user become notes."""
+    """From now on send warnings for the user (UserWarning) as notes."""
     show = warnings.showwarning
 
     def tell_or_show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -193,12 +193,12 @@ def _tell_warnings(tell: Tell) -> None:
     warnings.showwarning = tell_or_show
 
 
-def _keep_quiet(event: dict[str, Any]) -> None:
-    """For other ranks than 0."""
+def _send_nothing(event: dict[str, Any]) -> None:
+    """Used by all ranks but rank 0."""
 
 
 def _leave(number: int, frame: object) -> NoReturn:
-    """End as an exception does: an unfinished file is removed on the way out."""
+    """Raise SystemExit, so that an unfinished file is removed as after any exception."""
     sys.exit(128 + number)
 
 

@@ -1,15 +1,15 @@
-"""Rows with the shape of two well-known data sets: URL's and Webspam's.
+"""Generated rows that resemble two well-known data sets, URL and Webspam.
 
-How many rows have a feature follows Zipf's law: the feature at place i of popularity is in a row with
-probability min(1, (i / scale)^-exponent), independently of all others.  The scale follows from how many
-features a row has on average.  The exponents are such that in a data set of the published size (2,396,130 and
-350,000 rows) about 97% of all features would be in at least one row.  Popular features lie anywhere.
+The number of rows that have a feature follows Zipf's law: the feature at place i of popularity is in a row
+with probability min(1, (i / scale)^-exponent), independently of all others.  The scale follows from the mean
+number of features of a row.  The exponents are such that in a data set of the published size (2,396,130 and
+350,000 rows) about 97% of all features are in at least one row.  Popular features have any index.
 
-A label tells whether the sum of a row's more popular features, with hidden weights and a little noise, is
-above a threshold: a linear model can learn it.
+A label says whether the weighted sum of a row's more popular features, plus a little noise, is above a
+threshold.  The weights are hidden, and a linear model can learn them.
 
-Rows come in blocks, each of which has random numbers of its own.  So a data set is the same however many
-ranks make it, a longer one begins with the shorter one, and a rank makes what it needs.
+Rows are generated in blocks, each with its own random numbers.  Therefore a data set is the same for any
+number of ranks, a longer one begins with a shorter one, and a rank generates only its own rows.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 BLOCK = 128  # rows
 # Features in more than this share of rows are drawn one by one, the others as points of a Poisson process.
-# Two points may meet on one feature, which is then there once: rows lack 0.2% of their features.
+# Two points may fall on one feature, which then counts once: rows have 0.2% fewer features than they should.
 POPULAR = 1 / 16
 REAL = 64  # features of URL that have real values
 INFORMATIVE = 256  # features that labels depend on
-NOISE = 0.1  # in labels, by the deviation of what they depend on: 3% of them are not what they should be
+NOISE = 0.1  # relative to the deviation of the sums that labels depend on; it makes 3% of the labels wrong
 MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Fibonacci hashing (Knuth, TAOCP 6.4)
 
 
@@ -56,8 +56,8 @@ def url_like(
     """Rows like those of URL (Ma et al., ICML 2009), and labels, of which a third are +1 and the others -1.
 
     Values are 1, except for 64 popular features, whose values are anywhere between 0 and 1.  ``nonzeros`` is
-    the mean of a row.  ``part`` is a rank and the number of ranks, and what comes is that rank's share of the
-    rows.  Another seed has other weights behind its labels: test with further rows of the same seed.
+    the mean number of entries of a row.  ``part`` is a rank and the number of ranks; the result is that
+    rank's share of the rows.  Another seed has other hidden weights: test with more rows of the same seed.
 
     >>> data, labels = url_like(1000, features=50_000, nonzeros=20, part=(1, 4))
     >>> data.shape, labels.shape
@@ -87,12 +87,12 @@ def webspam_like(
 
 @dataclass(frozen=True)
 class Zipf:
-    """Which features rows have, by their places 1, 2, ... in popularity."""
+    """The law by which rows have features, given by their places 1, 2, ... in popularity."""
 
     features: int
     exponent: float  # above 1
     scale: float
-    mean: float  # of features in a row
+    mean: float  # number of features in a row
 
     @classmethod
     def with_mean(cls, nonzeros: float, features: int, exponent: float) -> Zipf:
@@ -115,35 +115,35 @@ class Zipf:
         return cls(features, exponent, float(brentq(excess, 0.0, nonzeros + 1.0)), float(nonzeros))
 
     def probability(self, places: Integers) -> Floats:
-        """That a row has the feature."""
+        """The probability that a row has the feature at each place."""
         return np.minimum(1.0, (places / self.scale) ** -self.exponent)
 
     def popular(self) -> Integers:
-        """The places of the features that a share of ``POPULAR`` of the rows have, or more."""
+        """The places of the features that a row has with a probability of at least ``POPULAR``."""
         return np.arange(1, min(self.features, math.ceil(self.scale * POPULAR ** (-1 / self.exponent))) + 1)
 
-    def draw(self, chance: np.random.Generator, rows: int) -> tuple[Integers, Integers]:
-        """Rows' numbers and places of the features they have; the same pair may be there several times."""
+    def draw(self, generator: np.random.Generator, rows: int) -> tuple[Integers, Integers]:
+        """Pairs of the number of a row and the place of a feature that it has; pairs may occur repeatedly."""
         popular = self.popular()
-        drawn = chance.random((rows, len(popular)), np.float32) < self.probability(popular)
+        drawn = generator.random((rows, len(popular)), np.float32) < self.probability(popular)
         row, column = np.nonzero(drawn)
-        other_row, other_places = self._draw_others(chance, rows)
+        other_row, other_places = self._draw_others(generator, rows)
         return np.concatenate([row, other_row]), np.concatenate([popular[column], other_places])
 
-    def _draw_others(self, chance: np.random.Generator, rows: int) -> tuple[Integers, Integers]:
+    def _draw_others(self, generator: np.random.Generator, rows: int) -> tuple[Integers, Integers]:
         """Points of a Poisson process whose intensity at x is (x / scale)^-exponent, rounded to places."""
         power = 1 - self.exponent
         begin, end = (len(self.popular()) + 0.5) ** power, (self.features + 0.5) ** power
-        counts = chance.poisson(self.scale**self.exponent * (end - begin) / power, rows)
-        points = (begin + (end - begin) * chance.random(counts.sum())) ** (1 / power)
+        counts = generator.poisson(self.scale**self.exponent * (end - begin) / power, rows)
+        points = (begin + (end - begin) * generator.random(counts.sum())) ** (1 / power)
         places = np.minimum((points + 0.5).astype(np.int64), self.features)
         return np.repeat(np.arange(rows), counts), places
 
 
 class Values(Protocol):
-    """What the features of a row are worth."""
+    """The law by which the entries of a row have values."""
 
-    def draw(self, chance: np.random.Generator, row: Integers, places: Integers) -> Floats:
+    def draw(self, generator: np.random.Generator, row: Integers, places: Integers) -> Floats:
         """A value for each pair of a row and a place."""
 
     def moments(self, places: Integers) -> tuple[Floats, Floats]:
@@ -151,12 +151,12 @@ class Values(Protocol):
 
 
 class MostlyOnes:
-    """Uniform between 0 and 1 at every other of the first places, 1 everywhere else."""
+    """Values that are uniform between 0 and 1 at the odd places below 2 ``REAL``, and 1 everywhere else."""
 
-    def draw(self, chance: np.random.Generator, row: Integers, places: Integers) -> Floats:
+    def draw(self, generator: np.random.Generator, row: Integers, places: Integers) -> Floats:
         values = np.ones(len(places))
         real = self._is_real(places)
-        values[real] -= chance.random(np.count_nonzero(real))  # never 0, which would be no entry
+        values[real] -= generator.random(np.count_nonzero(real))  # above 0, because a zero is no entry
         return values
 
     def moments(self, places: Integers) -> tuple[Floats, Floats]:
@@ -170,31 +170,31 @@ class MostlyOnes:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """Exponentially distributed, with a mean of place^-1/2, and then divided by the norm of their row."""
+    """Values of an exponential distribution with mean place^-1/2, divided by the norm of their row."""
 
     law: Zipf
 
-    def draw(self, chance: np.random.Generator, row: Integers, places: Integers) -> Floats:
-        values = chance.standard_exponential(len(places)) / np.sqrt(places)
+    def draw(self, generator: np.random.Generator, row: Integers, places: Integers) -> Floats:
+        values = generator.standard_exponential(len(places)) / np.sqrt(places)
         return values / np.sqrt(np.bincount(row, np.square(values)))[row]
 
     def moments(self, places: Integers) -> tuple[Floats, Floats]:
-        popular = self.law.popular()  # what the others add to the square of a norm is below 1% of it
+        popular = self.law.popular()  # the others add less than 1% to the square of a norm
         squared_norm = np.sum(self.law.probability(popular) * 2 / popular)
         return 1 / np.sqrt(places * squared_norm), 2 / (places * squared_norm)
 
 
 @dataclass(frozen=True)
 class HiddenModel:
-    """What labels are made by."""
+    """The linear model that decides labels."""
 
-    weights: Floats  # of the first places
+    weights: Floats  # of the features at the first places
     threshold: float
     noise: float
 
     @classmethod
     def with_share(cls, positive: float, law: Zipf, values: Values, seed: int) -> HiddenModel:
-        """A model by which about so many labels are +1, given that sums are nearly normal."""
+        """A model by which this share of the labels is +1, if sums are distributed nearly normally."""
         places = np.arange(1, min(INFORMATIVE, law.features) + 1)
         weights = np.random.default_rng([seed, 0]).standard_normal(len(places))
         probability = law.probability(places)
@@ -205,16 +205,16 @@ class HiddenModel:
         return cls(weights, float(weights @ mean) + quantile * math.hypot(deviation, noise), noise)
 
     def labels(
-        self, chance: np.random.Generator, row: Integers, places: Integers, values: Floats
+        self, generator: np.random.Generator, row: Integers, places: Integers, values: Floats
     ) -> Integers:
         known = np.flatnonzero(places <= len(self.weights))
         terms = self.weights[places[known] - 1] * values[known]
-        sums = np.bincount(row[known], terms, BLOCK) + self.noise * chance.standard_normal(BLOCK)
+        sums = np.bincount(row[known], terms, BLOCK) + self.noise * generator.standard_normal(BLOCK)
         return np.where(sums > self.threshold, 1, -1)
 
 
 class Block(NamedTuple):
-    """So many consecutive rows, with the number of entries of each."""
+    """Consecutive rows: the number of entries of each, their entries, and their labels."""
 
     counts: Integers
     indices: Integers
@@ -222,7 +222,7 @@ class Block(NamedTuple):
     labels: Integers
 
     def between(self, begin: int, end: int) -> Block:
-        """Some of the rows."""
+        """The rows from begin to before end."""
         bounds = np.concatenate([[0], np.cumsum(self.counts)])
         entries = slice(bounds[begin], bounds[end])
         return Block(
@@ -232,7 +232,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Rows without end."""
+    """An endless sequence of rows."""
 
     law: Zipf
     values: Values
@@ -240,25 +240,25 @@ class Source:
     seed: int
 
     def blocks(self, begin: int, end: int) -> Iterator[Block]:
-        """The rows from begin to before end, some at a time."""
+        """The rows from begin to before end, in blocks."""
         for first in range(begin - begin % BLOCK, end, BLOCK):
             yield self._block(first // BLOCK).between(max(begin - first, 0), min(end - first, BLOCK))
 
     def _block(self, number: int) -> Block:
-        chance = np.random.default_rng([self.seed, number + 1])  # 0 is the hidden model's
+        generator = np.random.default_rng([self.seed, number + 1])  # 0 is for the hidden model
         features = self.law.features
-        row, places = self.law.draw(chance, BLOCK)
+        row, places = self.law.draw(generator, BLOCK)
         positions, first = np.unique(row * features + scattered(places - 1, features), return_index=True)
         row, places = row[first], places[first]
-        values = self.values.draw(chance, row, places)
-        labels = self.model.labels(chance, row, places, values)
+        values = self.values.draw(generator, row, places)
+        labels = self.model.labels(generator, row, places, values)
         return Block(np.bincount(row, minlength=BLOCK), positions - row * features, values, labels)
 
 
 def scattered(numbers: Integers, length: int) -> Integers:
-    """Every number below the length as another one, none twice, without a pattern that one could see.
+    """A permutation of the numbers below the length that has no visible pattern, applied to these numbers.
 
-    Numbers of as many bits as the length has are mixed by steps that can be undone, until they are below it.
+    Numbers of as many bits as the length has are mixed by invertible steps, until they are below the length.
 
     >>> scattered(np.arange(10), 10)
     array([5, 3, 6, 7, 2, 9, 1, 0, 4, 8])
@@ -297,11 +297,11 @@ def _generated(
 def _joined(
     blocks: Iterator[Block], shape: tuple[int, int], nonzeros: float, dtype: np.dtype[Any]
 ) -> tuple[csr_array, Integers]:
-    """All rows of the blocks, in memory that is written to once."""
+    """All rows of the blocks, in arrays that are allocated once."""
     from scipy.sparse import csr_array
 
-    # The number of entries is a sum of independent chances, whose variance is below its mean: less than one
-    # of 10^15 data sets has nine deviations more.  Room that is not needed takes addresses and no memory.
+    # The number of entries is a sum of independent random numbers, and its variance is below its mean: fewer
+    # than one in 10^15 data sets exceeds the mean by nine deviations.  Unused room takes no memory.
     expected = shape[0] * nonzeros
     room = math.ceil(expected + 9 * math.sqrt(expected) + 30)
     index_dtype = np.int32 if max(room, *shape) < 2**31 else np.int64
@@ -318,7 +318,7 @@ def _joined(
 
 
 def _share(rows: int, part: tuple[int, int]) -> tuple[int, int]:
-    """Begin and end of a rank's rows."""
+    """The first row of a rank, and the row after its last."""
     if not isinstance(rows, int) or rows < 0:
         raise InputError(f"rows is {rows!r}; it must be a number that is not negative")
     rank, size = part

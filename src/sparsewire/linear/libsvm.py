@@ -1,12 +1,12 @@
 """Files in LIBSVM's text format: ``label [qid:N] index:value index:value ... [# comment]``, one row a line.
 
-Every rank of a group reads a share of one file.  Of a plain file of B bytes, rank r of P has the lines that
-begin in [B * r // P, B * (r + 1) // P), and reads no others.  A compressed file has to be decompressed from
-its beginning: every rank does so, and has the lines r, r + P, r + 2 P, ..., counted from 0.  In both cases
+Every rank of a group reads a share of one file.  Of a plain file of B bytes, rank r of P takes the lines that
+begin in [B * r // P, B * (r + 1) // P), and reads only those.  A compressed file can only be decompressed as
+a whole: every rank does so, and takes the lines r, r + P, r + 2 P, ..., counted from 0.  In both cases
 each row is on exactly one rank, and a rank's rows are in the order of the file.
 
-The text goes through a buffer of 2 MiB, or of the longest line if that is longer; beside it and what a piece
-of it becomes, memory holds the share itself, once.
+The text goes through a buffer of 2 MiB, or of the longest line if that is longer.  Memory holds this buffer,
+the rows parsed from it, and the share itself once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["Loaded", "load_libsvm", "read_libsvm"]
 
 Array = npt.NDArray[Any]
 
-WIDENED_AT_ONCE = 1 << 20
-RESERVED = 1.05  # of what a share needs if it is like its first piece
+WIDENED_AT_ONCE = 1 << 20  # numbers that become int64 in one step
+RESERVED = 1.05  # times what a share needs if all of it is like its first piece
 LARGEST_INT32 = 2**31 - 1
-SHOWN = 40  # characters of a word in an error
+SHOWN = 40  # characters of a word that an error quotes
 
 _EXPECTATIONS = {
     Expected.LABEL: "a number as label",
@@ -53,7 +53,7 @@ _EXPECTATIONS = {
 
 
 class Loaded(NamedTuple):
-    """Rows, labels, and whether indices were taken to count from 0, for files that belong together."""
+    """Rows and labels, and whether indices count from 0: a test file is read as its training file was."""
 
     rows: csr_array
     labels: npt.NDArray[np.float64]
@@ -72,12 +72,12 @@ def load_libsvm(
 
     Files may be compressed by gzip, bzip2, xz or zstd.  ``features`` is the number of columns, by default
     as many as the largest index of the file needs.  Indices count from 0 if ``zero_based``, else from 1;
-    "auto" takes them to count from 0 if index 0 occurs anywhere.  That cannot know of a file that counts from
-    0 and has nothing in its first column: to be sure, and to have a training file and a test file alike, say
-    what they are, and give ``features``.
+    with "auto" they count from 0 if index 0 occurs anywhere.  "auto" is wrong for a file that counts from 0
+    and has nothing in its first column.  To read a training file and a test file alike, give ``zero_based``
+    and ``features``.
 
     A malformed line is an InputError with file and line number on every rank, and nothing is loaded.  A qid
-    is ignored, with a warning.  Values are the nearest of ``dtype``, float32 or float64 (float32 by way of
+    is ignored, with a warning.  Values are rounded to ``dtype``, float32 or float64 (to float32 by way of
     float64); zeros in the file stay entries.
 
     >>> import tempfile
@@ -89,21 +89,22 @@ def load_libsvm(
     (array([[0.5, 0. , 2. ],
            [0. , 1. , 0. ]], dtype=float32), array([ 1., -1.]))
     """
-    loaded = read_libsvm(path, features=features, zero_based=zero_based, dtype=dtype, comm=comm)
+    loaded = read_libsvm(path, ReadOptions(features, zero_based, dtype), comm)
     return loaded.rows, loaded.labels
 
 
-def read_libsvm(
-    path: str | os.PathLike[str],
-    *,
-    features: int | None = None,
-    zero_based: bool | str = "auto",
-    dtype: npt.DTypeLike = np.float32,
-    comm: Communicator | None = None,
-) -> Loaded:
-    """``load_libsvm``, and from where indices count."""
+class ReadOptions(NamedTuple):
+    """The options of ``load_libsvm``, as the caller gave them."""
+
+    features: int | None
+    zero_based: bool | str
+    dtype: npt.DTypeLike
+
+
+def read_libsvm(path: str | os.PathLike[str], given: ReadOptions, comm: Communicator | None = None) -> Loaded:
+    """What ``load_libsvm`` returns, and whether indices count from 0."""
     with refused_by_all(comm):
-        options = _Options.of(features, zero_based, dtype)
+        options = _Options.of(given)
         file = TextFile.at(os.fsdecode(path))
         share = _Share.of(file, comm)
         shard = _Shard(options.dtype, share.nbytes)
@@ -123,17 +124,20 @@ def read_libsvm(
     return Loaded(csr_array(arrays, shape=(len(labels), columns)), labels, is_zero_based)
 
 
-# ---- what is asked for, and what all ranks found ------------------------------------------------
+# ---- options, and what all ranks found ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Options:
+    """``ReadOptions`` that were checked."""
+
     features: int | None
     zero_based: bool | str
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, features: int | None, zero_based: bool | str, dtype: npt.DTypeLike) -> _Options:
+    def of(cls, given: ReadOptions) -> _Options:
+        features, zero_based, dtype = given
         if zero_based not in (True, False, "auto"):
             raise InputError(f"zero_based is {zero_based!r}; it must be True, False or 'auto'")
         if features is not None and (
@@ -150,15 +154,17 @@ class _Options:
 
     @property
     def wanted(self) -> Wanted:
-        """The indices that may occur; as far as that is known before all ranks have seen theirs."""
+        """The indices that may occur, as far as that is known before all ranks have read their shares."""
         lowest = 1 if self.zero_based is False else 0
         if self.features is None:
-            return Wanted(lowest=lowest, highest=LARGEST_INDEX - 1)  # so that columns can be counted
+            return Wanted(
+                lowest=lowest, highest=LARGEST_INDEX - 1
+            )  # then the number of columns is an index too
         return Wanted(lowest=lowest, highest=self.features - 1 if self.zero_based is True else self.features)
 
     @property
     def limit(self) -> str:
-        """Why indices end where they do."""
+        """The reason for the highest index, for an error."""
         if self.features is None:
             return "more are not supported"
         counted = "" if self.zero_based == "auto" else f" and indices count from {self.wanted.lowest}"
@@ -169,7 +175,7 @@ class _Options:
 
 
 class _Facts(NamedTuple):
-    """What the file has, over all ranks."""
+    """What all ranks together found in the file."""
 
     smallest: int
     largest: int
@@ -191,12 +197,15 @@ def _agree(file: TextFile, shard: _Shard, options: _Options, comm: Communicator 
 
 
 def _refuse_column(file: TextFile, share: _Share, options: _Options, comm: Communicator | None) -> None:
-    """An index is as large as ``features``, and they turned out to count from 0: say where."""
+    """Raise an error with the line of an index that is too large.
+
+    This happens when an index equals ``features`` and another rank has found that indices count from 0.
+    """
     with refused_by_all(comm):
         for _ in _parse(file, share, replace(options, zero_based=True)):
             pass
-    assert comm is not None  # alone it would have been found
-    comm.barrier()  # raises what the rank that has found it refuses with
+    assert comm is not None  # a process that is alone has raised above
+    comm.barrier()  # raises the error of the rank that has this line
 
 
 # ---- the share of a rank --------------------------------------------------------------------------
@@ -223,13 +232,13 @@ class _Share(NamedTuple):
 
 
 class _Column:
-    """Numbers one after the other, in memory that grows where it is."""
+    """An array to which numbers are appended; it grows in place."""
 
     def __init__(self, numbers: Array) -> None:
         self._array, self._used = numbers, len(numbers)
 
     def reserve(self, count: float) -> None:
-        """Make room for so many more.  It takes no memory before it is used, and comes in large pages."""
+        """Make room for so many more.  The room takes no memory before it is used, and has large pages."""
         numbers = self._array[: self._used]
         self._array = np.empty(self._used + int(count), numbers.dtype)
         self._array[: self._used] = numbers
@@ -242,7 +251,7 @@ class _Column:
         self._used = stop
 
     def widen(self) -> None:
-        """Make them int64.  The narrow array is emptied from its end as the wide one fills."""
+        """Make the numbers int64.  The narrow array gives back memory while the wide one is filled."""
         if self.dtype == np.int64:
             return
         narrow = self.take()
@@ -267,11 +276,11 @@ class _Column:
 
 
 class _Shard:
-    """A rank's rows, as far as they are read."""
+    """The rows of a rank that have been read so far."""
 
     def __init__(self, dtype: np.dtype[Any], nbytes: int | None) -> None:
         self.smallest, self.largest, self.has_query = LARGEST_INDEX, -1, False
-        self._nbytes = nbytes  # of their text, if that is known
+        self._nbytes = nbytes  # of the text of all rows of the rank, if that is known
         self._labels = _Column(np.empty(0, np.float64))
         self._counts = _Column(np.zeros(1, np.int32))  # a zero, then the entries of each row
         self._indices = _Column(np.empty(0, np.int32))
@@ -296,8 +305,8 @@ class _Shard:
         self.has_query |= parsed.has_query
 
     def take(self, first: int, columns: int) -> tuple[tuple[Array, Array, Array], Array]:
-        """Values, indices less the first, and where rows begin; and the labels."""
-        if max(columns, len(self._labels), len(self._indices)) > LARGEST_INT32:  # as scipy has it
+        """Values, indices counted from 0, and where rows begin; and the labels.  ``first`` is the base."""
+        if max(columns, len(self._labels), len(self._indices)) > LARGEST_INT32:  # scipy's rule
             self._counts.widen()
             self._indices.widen()
         indices, counts = self._indices.take(), self._counts.take()
@@ -307,7 +316,10 @@ class _Shard:
 
 
 def _parse(file: TextFile, share: _Share, options: _Options) -> Iterator[tuple[Room, Parsed, int]]:
-    """The rows of the share, piece by piece, and the bytes of a piece; the room is the next one's too."""
+    """The rows of the share, piece by piece, and the bytes of each piece.
+
+    The next piece uses the same room, so copy what you need before.
+    """
     wanted = options.wanted._replace(first=share.first, every=share.every)
     dtype, nbytes = options.dtype, PIECE_BYTES
     room = kernels.libsvm_room(nbytes, np.int32, dtype)

@@ -1,6 +1,6 @@
-"""What a margin costs: logistic, hinge, squared hinge, and squared error.
+"""Loss functions: logistic, hinge, squared hinge, and squared error.
 
-A margin is what the model says of a row, a target what it should have said: +1 or -1, or for the squared
+A margin is what the model computes for a row.  A target is what it should be: +1 or -1, or for the squared
 error any number.  All functions work elementwise on float64 arrays.
 """
 
@@ -18,7 +18,10 @@ Array: TypeAlias = npt.NDArray[np.float64]
 
 
 class Loss(NamedTuple):
-    """A loss, its derivative by the margin, and the largest second derivative (infinite: it has a kink)."""
+    """A loss, its derivative by the margin, and the largest second derivative.
+
+    The last is infinite if the loss is not differentiable everywhere.
+    """
 
     name: str
     value: Callable[[Array, Array], Array]
@@ -31,7 +34,7 @@ def _logistic(margins: Array, targets: Array) -> Array:
 
 
 def _logistic_slope(margins: Array, targets: Array) -> Array:
-    # -t / (1 + exp(t m)), by tanh: it does not overflow
+    # This is -t / (1 + exp(t m)); unlike exp, tanh does not overflow.
     return -0.5 * targets * (1.0 - np.tanh(0.5 * targets * margins))
 
 

@@ -1,13 +1,13 @@
 """Fitted models as .npz files, which numpy reads without pickle.
 
-format                       1
-loss, parameters             what makes the estimator; parameters are JSON
-coef                         as the estimator has it; or, where fewer than half of them are not zero,
-coef_places, coef_values     those, by place in coef's transpose
-intercept, classes           as the estimator has them; no classes for a regression
-features, epochs, loss_curve
-facts                        what else the caller wants to keep, JSON
-sparsewire                   the version that wrote it
+format                        1
+loss, parameters              from which the estimator is made; parameters are JSON
+coef                          the array of the estimator, if at least half of it is not zero; otherwise
+coef_places, coef_values      its numbers other than zero, and their places in the transpose of coef
+intercept, classes            the arrays of the estimator; a regression has no classes
+features, epochs, loss_curve  numbers of features and passes, and the loss after each pass
+facts                         what else the caller wants to keep, as JSON
+sparsewire                    the version that wrote the file
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sparsewire.errors import InputError
-from sparsewire.linear.estimators import LinearModel, LinearSVC, LogisticRegression, Ridge
+from sparsewire.linear.estimators import LinearSVC, LogisticRegression, Ridge
 from sparsewire.linear.losses import HINGE, LOGISTIC, SQUARED, SQUARED_HINGE
+from sparsewire.linear.model import LinearModel
 from sparsewire.linear.problem import Array
 from sparsewire.vector import index_dtype
 
@@ -55,10 +56,10 @@ def make_model(loss: str, **parameters: Any) -> LinearModel:
 
 
 def save_model(path: str | os.PathLike[str], model: LinearModel, **facts: Any) -> None:
-    """Write a fitted model; a file of that name is replaced once the new one is complete.
+    """Write a fitted model; an existing file is replaced when the new one is complete.
 
-    ``facts`` are kept beside it, for ``model_facts``: anything that JSON can carry.  Not saved are the
-    communicator, a generator given as ``random_state``, and what training alone needs, such as velocities.
+    ``facts`` are saved with it and returned by ``model_facts``: anything that JSON can hold.  Not saved are
+    the communicator, a generator given as ``random_state``, and what only training needs, such as velocities.
 
     >>> import os, tempfile
     >>> from sparsewire.linear import url_like
@@ -85,7 +86,9 @@ def save_model(path: str | os.PathLike[str], model: LinearModel, **facts: Any) -
         **({} if isinstance(model, Ridge) else {"classes": _classes(model)}),
     }
     path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")  # in the same folder, to be renamed
+    unfinished = path.with_name(
+        f".{path.name}.{os.getpid()}"
+    )  # in the same folder, so that it can be renamed
     try:
         with open(unfinished, "wb") as file:
             np.savez(file, **arrays)
@@ -96,7 +99,7 @@ def save_model(path: str | os.PathLike[str], model: LinearModel, **facts: Any) -
 
 
 def load_model(path: str | os.PathLike[str]) -> LinearModel:
-    """The model that ``save_model`` wrote, ready to predict, or to go on with ``partial_fit``."""
+    """The model that ``save_model`` wrote, which can predict and continue with ``partial_fit``."""
     with _opened(path) as file:
         if damaged := file.zip.testzip():
             raise ValueError(f"{damaged} is damaged")
@@ -115,14 +118,14 @@ def load_model(path: str | os.PathLike[str]) -> LinearModel:
 
 
 def model_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What ``save_model`` was told beside the model, and after how many passes ("epochs")."""
+    """The ``facts`` given to ``save_model``, and the number of passes of the model ("epochs")."""
     with _opened(path) as file:
         return {**json.loads(str(file["facts"])), "epochs": int(file["epochs"])}
 
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The arrays of a file; whatever is wrong with them is an InputError with the file's name."""
+    """The arrays of a file; anything wrong with them becomes an InputError with the file's name."""
     try:
         with open(path, "rb") as stream:
             if not zipfile.is_zipfile(stream):
@@ -138,7 +141,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise InputError(f"{path}: {error}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # damaged bytes can become anything on the way through zip, numpy and JSON
+    except Exception as error:  # for damaged bytes, zip, numpy and JSON raise many types
         raise InputError(f"{path} is not a model that sparsewire has saved: {error}") from error
 
 
@@ -149,7 +152,7 @@ def _loss_name(model: LinearModel) -> str:
 
 
 def _parameters(model: LinearModel) -> dict[str, Any]:
-    """Those that can be written down; a dict of class weights as pairs, because JSON's keys are strings."""
+    """The parameters that JSON can hold; class weights as pairs, because keys of JSON are strings."""
     parameters = {
         name: value for name, value in model.get_params(deep=False).items() if name not in ("comm", "loss")
     }
@@ -163,7 +166,7 @@ def _parameters(model: LinearModel) -> dict[str, Any]:
 
 
 def _plain(number: Any) -> Any:
-    """A number of numpy's as one of Python's."""
+    """A number of numpy as a number of Python."""
     return number.item()
 
 
@@ -176,14 +179,14 @@ def _given(parameters: dict[str, Any]) -> dict[str, Any]:
 def _classes(model: LinearModel) -> Array:
     classes: Array = model.classes_
     if classes.dtype.hasobject:
-        classes = np.array(classes.tolist())  # texts, which numpy writes, though not as objects
+        classes = np.array(classes.tolist())  # numpy writes strings, but not as objects
     if classes.dtype.hasobject:
         raise InputError(f"classes are saved as numbers or texts, and these are {classes.tolist()}")
     return classes
 
 
 def _coef_arrays(coef: Array) -> dict[str, Array]:
-    weights = coef.T.reshape(-1)  # feature by feature, which is how they lie in memory
+    weights = coef.T.reshape(-1)  # feature by feature, as they are in memory
     if 2 * np.count_nonzero(weights) >= len(weights):
         return {"coef": coef}
     places = np.flatnonzero(weights)

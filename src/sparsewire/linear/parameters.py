@@ -1,4 +1,4 @@
-"""What the parameters of a linear model have to be."""
+"""The rules for the parameters of a linear model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsewire.linear.schedule import SCHEDULES
 
 __all__ = ["check_parameters"]
 
-Rule: TypeAlias = tuple[type, Callable[[Any], bool], str]  # what type it has, what holds, and both in words
+Rule: TypeAlias = tuple[type, Callable[[Any], bool], str]  # the type, a condition, and both in words
 
 NUMBERS: dict[str, Rule] = {
     "alpha": (Real, lambda alpha: 0 <= alpha < np.inf, "a number that is not negative"),
@@ -35,7 +35,7 @@ OPTIONAL_NUMBERS: dict[str, Rule] = {
     "tol": (Real, lambda tol: tol >= 0, "a number that is not negative, or None"),
     "eta0": (Real, lambda length: 0 < length < np.inf, "a positive number, or None to have it chosen"),
 }
-# What else a parameter may be is said where it is used.
+# Other parameters are checked where they are used.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "solver": ("sgd", "cd"),
     "penalty": ("l2", "l1", "elasticnet", None),
@@ -46,7 +46,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 
 def check_parameters(model: Any) -> None:
-    """Raise if one of a model's is not."""
+    """Raise InputError if a parameter of the model breaks its rule."""
     for name, (kind, holds, what) in (NUMBERS | OPTIONAL_NUMBERS).items():
         value = getattr(model, name)
         if value is None and name in OPTIONAL_NUMBERS:

@@ -1,4 +1,4 @@
-"""What a saved model says of the rows of a file."""
+"""Predictions of a saved model for the rows of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from sparsewire.errors import InputError
-from sparsewire.linear.estimators import LinearModel, LogisticRegression, Ridge
+from sparsewire.linear.estimators import LogisticRegression, Ridge
+from sparsewire.linear.model import LinearModel
 from sparsewire.linear.model_file import load_model, model_facts
 from sparsewire.linear.problem import Array
 from sparsewire.linear.reading import read_for_model, targets_of, unknown_entries
@@ -26,18 +27,18 @@ __all__ = ["Predicted", "predict_file"]
 
 @dataclass(frozen=True)
 class Predicted:
-    """How it went, in a sentence."""
+    """The score and the times; as text, one line for the user."""
 
     rows: int
     score_name: str
-    score: float | None  # None: it is not defined, or the model's classes are no numbers, as labels are
+    score: float | None  # None if it is not defined, or if the classes are no numbers as labels are
     reading_s: float
     predicting_s: float
 
     def __str__(self) -> str:
-        right = "" if self.score is None else f", {self.score_name} {self.score:.4f}"
+        score = "" if self.score is None else f", {self.score_name} {self.score:.4f}"
         speed = self.rows / self.predicting_s if self.predicting_s else 0.0
-        return f"{self.rows:,} rows{right}; read in {self.reading_s:.2f} s, predicted at {speed:,.0f} rows/s"
+        return f"{self.rows:,} rows{score}; read in {self.reading_s:.2f} s, predicted at {speed:,.0f} rows/s"
 
 
 def predict_file(
@@ -49,12 +50,12 @@ def predict_file(
 ) -> Predicted:
     """Write a line for every row of ``data``: its class or value, or the probabilities of all classes.
 
-    They go to ``output``, by default to standard output.
+    Lines are written to ``output``, by default to standard output.
     """
     model, facts = load_model(path), model_facts(path)
     if probabilities and not isinstance(model, LogisticRegression):
         raise InputError(
-            f"{path} is a {type(model).__name__}, which knows no probabilities: leave out --probabilities, "
+            f"{path} is a {type(model).__name__}, which has no probabilities: leave out --probabilities, "
             "or train with --loss logistic"
         )
     begin = time.perf_counter()
@@ -91,11 +92,11 @@ def _opened(output: str | os.PathLike[str] | None) -> Iterator[TextIO]:
 def _written(
     model: LinearModel, rows: csr_array, write: Callable[[str], object], probabilities: bool
 ) -> Iterator[Array]:
-    """What the model predicts, portion by portion, as soon as it is written."""
+    """The classes or values that the model predicts, portion by portion, each after it was written."""
     for portion in in_portions(model.predict_proba if probabilities else model.predict, rows):
         if probabilities:
             write("".join(" ".join(map(str, row)) + "\n" for row in portion))
             yield model.classes_[portion.argmax(axis=1)]
         else:
-            write("".join(f"{said}\n" for said in portion))
+            write("".join(f"{prediction}\n" for prediction in portion))
             yield portion

@@ -1,4 +1,4 @@
-"""What is to be minimised: this rank's rows and targets, a loss and a penalty.
+"""The problem that solvers minimise: this rank's rows and targets, a loss and a penalty.
 
 The objective is over the rows i of all ranks, with weights s_i, and the outputs c (one for two classes and
 for regression, else one for each class against the rest):
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["PIECE", "REGRESSION", "Array", "Coefficients", "Numbers", "Problem"]
 
 Array: TypeAlias = npt.NDArray[Any]
-Numbers: TypeAlias = npt.NDArray[np.int64]  # of rows
+Numbers: TypeAlias = npt.NDArray[np.int64]  # the numbers of rows, from 0
 Coefficients: TypeAlias = tuple[Array, Array]  # by feature and output, and the intercepts by output
 
-PIECE = 1 << 16  # weights that are looked at together: temporary arrays stay in the cache
-REGRESSION = 0  # in place of a number of classes
+PIECE = 1 << 16  # weights that are computed together, so that temporary arrays stay in the cache
+REGRESSION = 0  # instead of a number of classes
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Rows, what is said of them, and what is asked; ``members`` are the rows to learn from, by default all.
+    """Rows and targets, and the objective; ``members`` are the rows to learn from, by default all.
 
-    A target is the number of a row's class; for regression (no ``classes``) it is the value itself.
+    A target is the number of a row's class; for a regression it is the value itself.
     """
 
     rows: csr_array
@@ -55,29 +55,29 @@ class Problem:
 
     @property
     def outputs(self) -> int:
-        """How many weight vectors there are."""
+        """The number of weight vectors."""
         return self.classes if self.classes > 2 else 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of coefficients: that of the rows."""
+        """The dtype of the coefficients, which is that of the rows."""
         dtype: np.dtype[Any] = np.dtype(self.rows.dtype)
         return dtype
 
     def zeros(self) -> Coefficients:
-        """Where to begin."""
+        """Coefficients that are all zero."""
         return np.zeros((self.features, self.outputs), self.dtype), np.zeros(self.outputs, self.dtype)
 
     def numbers(self) -> Numbers:
-        """Of the rows to learn from."""
+        """The numbers of the rows to learn from."""
         return np.arange(self.rows.shape[0]) if self.members is None else self.members
 
     def only(self, members: Numbers) -> Problem:
-        """The same of other rows."""
+        """The same problem with other rows to learn from."""
         return replace(self, members=members)
 
     def targets_of(self, numbers: Numbers) -> npt.NDArray[np.float64]:
-        """By row and output: +1 or -1, or the values of a regression."""
+        """The targets by row and output: +1 or -1, or the values of a regression."""
         targets = self.targets[numbers]
         if self.classes == REGRESSION:
             return targets.astype(np.float64)[:, None]
@@ -90,9 +90,9 @@ class Problem:
         return self.sample_weight[numbers].astype(np.float64)
 
     def penalty(self, coef: Array) -> float:
-        """Of the objective."""
+        """The penalty of the objective."""
         penalty = 0.0
-        for first in range(0, len(coef), PIECE):  # float32 adds up short pieces well enough
+        for first in range(0, len(coef), PIECE):  # sums of short pieces are accurate enough in float32
             piece = coef[first : first + PIECE]
             if self.l2:
                 penalty += 0.5 * self.l2 * float(np.vdot(piece, piece))

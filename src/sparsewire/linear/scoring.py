@@ -1,4 +1,4 @@
-"""How well a model does on rows of one process or of many, some rows at a time."""
+"""Scores of a model on the rows of one process or of many, computed some rows at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsewire.communicator import Communicator
-from sparsewire.linear.estimators import LinearModel, Ridge
+from sparsewire.linear.estimators import Ridge
+from sparsewire.linear.model import LinearModel
 from sparsewire.linear.problem import Array
 from sparsewire.linear.training import ROWS_AT_A_TIME, over_ranks
 
@@ -19,7 +20,7 @@ __all__ = ["in_portions", "score", "score_name"]
 
 
 def in_portions(predict: Callable[[csr_array], Array], rows: csr_array) -> Iterator[Array]:
-    """What ``predict`` says of the rows, so that memory is for a portion and not for all."""
+    """The predictions for the rows in portions, so that only one portion is in memory at a time."""
     for first in range(0, rows.shape[0], ROWS_AT_A_TIME):
         yield predict(rows[first : first + ROWS_AT_A_TIME])
 
@@ -31,9 +32,9 @@ def score_name(model: LinearModel) -> str:
 def score(
     model: LinearModel, portions: Iterable[Array], targets: Array, comm: Communicator | None = None
 ) -> float | None:
-    """As the estimator's ``score``, but over all ranks' rows; None where it is not defined, as for no rows.
+    """The score of scikit-learn's ``score``, but over the rows of all ranks; None if it is not defined.
 
-    ``portions`` is what the model predicts.
+    ``portions`` are the predictions for this rank's rows.  The score of no rows is not defined.
     """
     predicted = np.concatenate([targets[:0], *portions])
     if not isinstance(model, Ridge):
@@ -41,6 +42,6 @@ def score(
         return right / count if count else None
     total, count = over_ranks(comm, [targets.sum(), len(targets)])
     mean = total / max(1.0, count)
-    squares = [np.square(targets - said).sum() for said in (predicted, mean)]
+    squares = [np.square(targets - guess).sum() for guess in (predicted, mean)]
     error, spread = over_ranks(comm, squares)
     return 1.0 - error / spread if spread else None

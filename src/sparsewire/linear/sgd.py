@@ -1,8 +1,8 @@
-"""Mini-batch stochastic gradient descent; the sum of all ranks' gradients is one sparse allreduce a step.
+"""Mini-batch stochastic gradient descent; each step sums the gradients of all ranks by a sparse allreduce.
 
-Every rank takes a batch of its own rows, so a step's batch is P times as large.  Ranks whose rows are used up
-before a pass is over go on with empty batches, so that collectives match.  All ranks make the same steps from
-the same sums: nothing but gradients is exchanged and, once a pass, a few numbers.
+Every rank takes a batch of its own rows, so the batch of a step is P times as large.  Ranks that have used
+all their rows before the pass ends continue with empty batches, so that all call the same collectives.  All
+ranks make the same steps from the same sums: they exchange only gradients and, once a pass, a few numbers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from sparsewire.vector import SparseVector, index_dtype
 
 __all__ = ["SGD", "Options"]
 
-POWER_ITERATIONS = 20  # the largest curvature to some per cent, where a step may be twice as long
-CURVATURE = 1  # beside the number of a pass: what random numbers are for
+# Enough to find the largest curvature to some per cent; a step could be twice as long without harm.
+POWER_ITERATIONS = 20
+CURVATURE = 1  # seeds the random numbers that are not those of a pass
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to descend.
+    """The options of ``SGD``.
 
-    ``batch_size`` is the most rows of a rank in a step.  ``eta0`` is the length of the first step; None: as
-    long as the curvature of a batch allows.
+    ``batch_size`` is the largest number of rows of a rank in a step.  ``eta0`` is the length of the first
+    step; with None it is the largest that the curvature of a batch allows.
     """
 
     batch_size: int = 1000
@@ -46,9 +47,9 @@ class Options:
 
 
 class SGD:
-    """Descends pass by pass from ``start``, or from zero; see the module.
+    """Minimises a problem pass by pass, beginning at ``start`` or at zero; the module says how.
 
-    ``exchange`` sums gradients over the ranks of ``comm``; without them this process is alone.
+    ``exchange`` sums gradients over the ranks of ``comm``; without both this process is alone.
     """
 
     def __init__(
@@ -65,19 +66,19 @@ class SGD:
         self._coef = make(coef.reshape(-1), l1=problem.l1, l2=problem.l2)
         self._intercept = make(intercept)
         self._steps = self._epochs = 0
-        self.show(problem, comm, exchange)
+        self.set_problem(problem, comm, exchange)
         self._eta0 = options.eta0 or 1.0 / self._largest_curvature()
 
-    def show(
+    def set_problem(
         self, problem: Problem, comm: Communicator | None = None, exchange: Exchange | None = None
     ) -> None:
-        """Go on with other rows."""
+        """Continue with other rows."""
         self._problem, self._rows = problem, Rows(problem.rows)
         self._comm, self._exchange = comm, exchange
         [self._most_rows] = over_ranks(self._comm, [len(problem.numbers())], "max")
 
     def release(self) -> None:
-        """Let go of rows and ranks, until others are shown; coefficients can only be had before."""
+        """Drop the rows and the communicator.  Only ``set_problem`` may be called after this."""
         del self._problem, self._rows, self._comm, self._exchange
 
     def coefficients(self) -> Coefficients:
@@ -86,31 +87,38 @@ class SGD:
 
     def epoch(self) -> Progress:
         clock, problem = Clock(), self._problem
-        batches = self._deal()
+        batches = self._batches()
         with clock.communicating():
             weights = over_ranks(self._comm, [problem.weights_of(numbers).sum() for numbers in batches])
-        penalty = problem.penalty(self._coef.now())  # before the steps, as a step's loss is
+        penalty = problem.penalty(self._coef.now())  # before the steps, because losses are taken before steps
         loss = sum(self._step(*step, clock) for step in zip(batches, weights, strict=True)) / sum(weights)
-        if self._comm is None or self._comm.rank == 0:  # other processors may add up in another order
+        # Only one rank adds the penalty: other processors might compute it with other bits.
+        if self._comm is None or self._comm.rank == 0:
             loss += penalty
         with clock.communicating():
             [loss] = over_ranks(self._comm, [loss])
         self._epochs += 1
         return clock.progress(loss)
 
-    def _deal(self) -> list[Numbers]:
-        """This pass's batches, as many on every rank, and even: no step is made from a few last rows."""
+    def _batches(self) -> list[Numbers]:
+        """The batches of this pass: the same number of batches on every rank, and of nearly equal size.
+
+        A small last batch would have another curvature than the one for which the step length was chosen.
+        """
         numbers = self._problem.numbers()
         if self._options.shuffle:
-            numbers = self._chance(self._epochs).permutation(numbers)
+            numbers = self._generator(self._epochs).permutation(numbers)
         return np.array_split(numbers, math.ceil(self._most_rows / self._options.batch_size))
 
-    def _chance(self, *purpose: int) -> np.random.Generator:
-        """Random numbers of this rank's own."""
+    def _generator(self, *purpose: int) -> np.random.Generator:
+        """A generator of random numbers for this rank and purpose."""
         return np.random.default_rng([self._options.seed, self._comm.rank if self._comm else 0, *purpose])
 
     def _step(self, numbers: Numbers, weight: float, clock: Clock) -> float:
-        """One step on these rows and the other ranks', of that weight in all; these rows' loss before it."""
+        """Make one step; returns the loss of these rows before it.
+
+        ``weight`` is that of the rows of all ranks in this step.
+        """
         problem = self._problem
         batch = self._rows.batch(numbers)
         places = self._places(batch)
@@ -118,7 +126,8 @@ class SGD:
         margins += self._intercept.at(EVERYWHERE)
         targets, weights = problem.targets_of(numbers), problem.weights_of(numbers)[:, None]
         loss = float(np.sum(weights * problem.loss.value(margins, targets)))
-        shares = weights / (weight or 1.0)  # before the sum, as what is put off there must fit later steps
+        # Divided before the sum: with error feedback, parts of this gradient are added in later steps.
+        shares = weights / (weight or 1.0)
         gradient = self._gradient(batch, places, shares * problem.loss.slope(margins, targets))
         if self._exchange is not None:
             with clock.communicating():
@@ -128,7 +137,7 @@ class SGD:
         return loss
 
     def _places(self, batch: Batch) -> Array:
-        """Of the coefficients of the features that a batch has."""
+        """The places, among all coefficients, of those of the batch's features."""
         outputs = self._problem.outputs
         columns = batch.columns.astype(index_dtype(self._length), copy=False)
         if outputs == 1:
@@ -138,7 +147,7 @@ class SGD:
 
     @property
     def _length(self) -> int:
-        """Of a gradient: that of the coefficients and, behind it, that of the intercepts."""
+        """The length of a gradient, which has the coefficients first and then the intercepts."""
         return (self._problem.features + 1) * self._problem.outputs
 
     def _gradient(self, batch: Batch, places: Array, slopes: Doubles) -> SparseVector:
@@ -165,18 +174,18 @@ class SGD:
         self._steps += 1
 
     def _largest_curvature(self) -> float:
-        """Of the loss on a batch, by power iteration, on the rank where it is largest."""
-        problem, chance = self._problem, self._chance(0, CURVATURE)
-        numbers = chance.permutation(problem.numbers())[: self._options.batch_size]
+        """The largest curvature of the loss on a batch, by power iteration, over all ranks."""
+        problem, generator = self._problem, self._generator(0, CURVATURE)
+        numbers = generator.permutation(problem.numbers())[: self._options.batch_size]
         batch, weights = self._rows.batch(numbers), problem.weights_of(numbers)[:, None]
         shares = weights / (weights.sum() or 1.0)
-        direction, curvature = chance.normal(size=(len(batch.columns) + 1, 1)), 0.0
+        direction, curvature = generator.normal(size=(len(batch.columns) + 1, 1)), 0.0
         for _ in range(POWER_ITERATIONS):
             direction /= np.linalg.norm(direction)
             slopes = shares * (batch.products(direction[:-1]) + problem.fit_intercept * direction[-1])
             direction = np.concatenate([batch.sums(slopes), problem.fit_intercept * slopes.sum(axis=0)[None]])
             if not (curvature := float(np.linalg.norm(direction))):
-                break  # nothing but zeros
+                break  # all entries are zero
         [largest] = over_ranks(self._comm, [curvature], "max")
         bend = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
         return largest * bend or 1.0

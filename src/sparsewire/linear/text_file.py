@@ -1,7 +1,7 @@
 """The text of a file in pieces of whole lines: a range of a plain file, or all of a compressed one.
 
-Whether a file is compressed is seen from its first bytes, whatever its name.  One that is cut off or damaged
-is an InputError, at the latest when its end is read.
+The first bytes of a file, and not its name, tell whether it is compressed.  A file that is cut off or damaged
+raises an InputError, at the latest when its end is read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ __all__ = ["PIECE_BYTES", "Text", "TextFile"]
 
 Text = npt.NDArray[np.uint8]
 
-PIECE_BYTES = 2 << 20  # as fast as larger ones, which take more memory
-COMPRESSED_BYTES = 1 << 14  # read at once: what it becomes is in memory, and may be a thousand times as much
+PIECE_BYTES = 2 << 20  # larger pieces are not faster, and take more memory
+# Compressed bytes that are read at once.  Decompressed they may be a thousand times as many, all in memory.
+COMPRESSED_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file that is there and can be read."""
+    """A file that exists and can be read."""
 
     path: str
     nbytes: int
@@ -48,13 +49,13 @@ class TextFile:
     def lines(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Text]]:
         """The lines that begin in [start, stop), by default all: pieces, and where in the text each begins.
 
-        Every line ends with a newline, also a last one that lacks it in the file.  A piece is valid until the
-        next one is asked for.  Only of a plain file can the start be anything but 0.
+        Every line ends with a newline, also the last one if the file has none there.  A piece is valid until
+        the next one is taken.  For a compressed file the start must be 0.
         """
         stop = sys.maxsize if stop is None else stop
         if start >= stop:
             return
-        # From the byte before on: if that is a newline, a line begins at the start.
+        # Reading begins one byte earlier: if that byte is a newline, a line begins at the start.
         offset = max(0, start - 1)
         with self._text(offset) as source:
             for buffer, filled in _whole_lines(source):
@@ -90,7 +91,7 @@ class TextFile:
 
 class _Source(Protocol):
     def readinto(self, room: memoryview, /) -> int:
-        """Write some bytes into the room and say how many: none at the end."""
+        """Write bytes into the room; returns how many, which is 0 at the end."""
 
 
 @contextmanager
@@ -105,20 +106,20 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _whole_lines(source: _Source) -> Iterator[tuple[bytearray, int]]:
-    """A buffer, and how many bytes of whole lines are at its beginning."""
+    """A buffer and the number of bytes of whole lines at its beginning, until the source ends."""
     buffer, filled, is_last = bytearray(PIECE_BYTES), 0, False
     while not is_last:
         filled += _fill(source, memoryview(buffer)[filled:-1])
         is_last = filled < len(buffer) - 1
         if is_last and filled > 0 and buffer[filled - 1] != ord("\n"):
-            buffer[filled] = ord("\n")  # for which there is one byte more
+            buffer[filled] = ord("\n")  # the last byte of the buffer is kept free for this
             filled += 1
         end = buffer.rfind(b"\n", 0, filled) + 1
         if end > 0:
             yield buffer, end
             buffer[: filled - end] = buffer[end:filled]
             filled -= end
-        elif not is_last:  # a line that is longer than the buffer
+        elif not is_last:  # the line is longer than the buffer
             buffer = buffer + bytearray(len(buffer))
 
 
@@ -133,7 +134,7 @@ def _fill(source: _Source, room: memoryview) -> int:
 
 
 class _Stream(Protocol):
-    """What the decompressors of all modules have in common."""
+    """The interface that the decompressors of all modules share."""
 
     @property
     def eof(self) -> bool: ...
@@ -143,7 +144,7 @@ class _Stream(Protocol):
 
 
 class Compression(NamedTuple):
-    """A format, how its files begin, and what decompresses one of a file's streams."""
+    """A format, the first bytes of its files, and what makes a decompressor for one stream of a file."""
 
     name: str
     suffix: str
@@ -192,8 +193,8 @@ LONGEST_MAGIC = max(len(known.magic) for known in COMPRESSIONS)
 class _Decompressed:
     """The text of a compressed file; several streams one after the other are one text.
 
-    Not by the standard library's file objects: they end, without a word, before a second stream that is
-    damaged, and zstandard's also where a file was cut off.
+    The file objects of the standard library do not serve here: they end without an error before a second
+    stream that is damaged, and those of zstandard also where a file was cut off.
     """
 
     def __init__(self, file: Any, path: str, compression: Compression) -> None:
@@ -213,14 +214,14 @@ class _Decompressed:
         return count
 
     def _next_compressed(self) -> bytes:
-        """Bytes for the stream, which is a new one if the last has ended; none at the end of the file."""
+        """The next bytes for the stream, or none at the end of the file; begins a new stream if needed."""
         if not self._stream.eof:
             compressed: bytes = self._file.read(COMPRESSED_BYTES)
             if len(compressed) == 0:
                 raise InputError(f"{self._path} is cut off: its {self._compression.name} data has no end")
             return compressed
         following: bytes = self._stream.unused_data or self._file.read(COMPRESSED_BYTES)
-        while following and not following.strip(b"\0"):  # zeros may fill up a stream
+        while following and not following.strip(b"\0"):  # zeros after a stream are padding
             following = self._file.read(COMPRESSED_BYTES)
         self._stream = self._compression.stream() if following else self._stream
         return following.lstrip(b"\0")
@@ -228,5 +229,5 @@ class _Decompressed:
     def _decompress(self, compressed: bytes) -> bytes:
         try:
             return self._stream.decompress(compressed)
-        except Exception as error:  # every module has a type of its own
+        except Exception as error:  # every module has its own type
             raise InputError(f"{self._path} is damaged {self._compression.name} data: {error}") from error

@@ -1,4 +1,4 @@
-"""Passes over the data, as many as are of use."""
+"""Passes over the data, until the loss no longer falls."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ ROWS_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class Progress:
-    """A pass: the objective over all ranks' rows, and what it took on this rank."""
+    """The result of a pass: the objective over the rows of all ranks, and this rank's time and traffic."""
 
     loss: float  # the same on every rank
     seconds: float
-    communicating: float  # of these seconds
+    communicating: float  # the part of these seconds that communication took
     bytes_sent: int
-    held_out_loss: float | None = None  # of the rows kept for early stopping
+    held_out_loss: float | None = None  # the loss of the rows for early stopping
 
 
 class Solver(Protocol):
-    """Something that minimises a problem, pass after pass; all ranks call it together."""
+    """Minimises a problem pass by pass; all ranks call it together."""
 
     def epoch(self) -> Progress:
-        """One pass."""
+        """Do one pass."""
 
     def coefficients(self) -> Coefficients:
-        """What has been found so far; the next pass may write to these arrays."""
+        """The coefficients found so far; the next pass may write to these arrays."""
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """After ``max_iter`` passes, or ``n_iter_no_change`` in a row of which none gained ``tol``."""
+    """Stop after ``max_iter`` passes, or when ``n_iter_no_change`` in a row lowered the loss by < ``tol``."""
 
     max_iter: int
     tol: float | None
@@ -52,13 +52,14 @@ class Stopping:
 def train(
     solver: Solver, stopping: Stopping, held_out: Callable[[], float] | None = None
 ) -> Iterator[Progress]:
-    """Passes until it is time to stop, by the loss of the held-out rows if there are any.
+    """Do passes until it is time to stop, and yield the progress of each.
 
-    Whether it is, is a function of numbers that all ranks share, so that they stop together.
+    The loss of held-out rows decides, if there are any.  The decision depends only on numbers that are the
+    same on all ranks, so they stop together.
     """
-    best, idle = np.inf, 0
+    best, without_gain = np.inf, 0
     for _ in range(stopping.max_iter):
-        with np.errstate(over="ignore", invalid="ignore"):  # said below, by all ranks
+        with np.errstate(over="ignore", invalid="ignore"):  # all ranks raise the error below instead
             progress = solver.epoch()
         if not np.isfinite(progress.loss):
             raise InputError(f"the loss became {progress.loss}: steps are too long, give a smaller eta0")
@@ -66,14 +67,15 @@ def train(
             progress = replace(progress, held_out_loss=held_out())
         yield progress
         loss = progress.loss if progress.held_out_loss is None else progress.held_out_loss
-        idle = idle + 1 if stopping.tol is not None and not loss < best - stopping.tol else 0
+        is_gain = stopping.tol is None or loss < best - stopping.tol
+        without_gain = 0 if is_gain else without_gain + 1
         best = min(best, loss)
-        if idle == stopping.n_iter_no_change:
+        if without_gain == stopping.n_iter_no_change:
             return
 
 
 def mean_loss(problem: Problem, coefficients: Coefficients, comm: Communicator | None) -> float:
-    """Over the problem's rows of all ranks, without penalties."""
+    """The mean loss over the problem's rows of all ranks, without penalties."""
     coef, intercept = coefficients
     numbers, loss, weight = problem.numbers(), 0.0, 0.0
     for first in range(0, len(numbers), ROWS_AT_A_TIME):
@@ -87,7 +89,7 @@ def mean_loss(problem: Problem, coefficients: Coefficients, comm: Communicator |
 
 
 class Clock:
-    """What a pass takes."""
+    """Measures the time and the traffic of a pass."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -95,7 +97,7 @@ class Clock:
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
-        """For what is done inside."""
+        """Count the time of this block as communication."""
         start = time.perf_counter()
         yield
         self._communicating += time.perf_counter() - start
@@ -105,7 +107,7 @@ class Clock:
 
 
 def over_ranks(comm: Communicator | None, numbers: Sequence[float], op: str = "sum") -> list[float]:
-    """What all ranks' numbers add up to, or their maxima ("max"), the same bits on every rank."""
+    """The sums of the ranks' numbers, or their maxima ("max"), with the same bits on every rank."""
     if comm is None or not len(numbers):
         return list(numbers)
     total = comm.allreduce(np.array(numbers, np.float64), algorithm="allgather_sum", op=op)
