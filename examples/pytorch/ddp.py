@@ -1,4 +1,4 @@
-"""Train a small language model with DDP, and send 1% of its gradients.  Run it again, and it goes on.
+"""Train a small language model with DDP, and send 1% of its gradients.  A second run continues the first.
 
 torchrun --standalone --nproc-per-node 2 examples/pytorch/ddp.py
 """
@@ -18,7 +18,7 @@ TEXT = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # of the standa
 
 
 def batch(step):
-    """Characters and the ones that follow them, others on every rank and in every step."""
+    """Characters and the ones that follow them; they differ between ranks and steps."""
     seed = step * dist.get_world_size() + dist.get_rank()
     starts = torch.randint(len(TEXT) - CONTEXT, (BATCH,), generator=torch.Generator().manual_seed(seed))
     windows = TEXT[starts[:, None] + torch.arange(CONTEXT + 1)]
@@ -29,10 +29,10 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 layers = nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256)
 model = DistributedDataParallel(nn.Sequential(*layers))
-handle = swt.compress(model, density=0.01)  # the line
+handle = swt.compress(model, density=0.01)  # the only line that Sparsewire needs
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
-checkpoint = Path(f"ddp-rank{dist.get_rank()}.pt")  # one for each rank: what it has not sent yet is its own
+checkpoint = Path(f"ddp-rank{dist.get_rank()}.pt")  # every rank keeps its own residuals
 if checkpoint.exists():
     saved = torch.load(checkpoint)
     model.load_state_dict(saved["model"])

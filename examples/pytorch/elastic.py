@@ -1,4 +1,4 @@
-"""A rank dies, torchrun starts all of them again, and they end with the bits they would have had anyway.
+"""A rank dies, torchrun restarts all ranks, and they end with the same bits as without the failure.
 
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 \
     torchrun --standalone --nproc-per-node 2 --max-restarts 1 examples/pytorch/elastic.py
@@ -18,7 +18,7 @@ CHECKPOINT = "elastic.pt"
 
 
 def save(model, optimizer, handle):
-    """One file, with what each of the ranks has not sent yet; never half a file."""
+    """One file with the states of all ranks; it is replaced at once, so it is always complete."""
     handles = [None] * dist.get_world_size()
     dist.all_gather_object(handles, handle.state_dict())
     if rank == 0:
@@ -27,7 +27,7 @@ def save(model, optimizer, handle):
 
 
 def train(saves=False, dies=False):
-    """The weights at the end, and at which step this began."""
+    """The weights at the end, and the step at which this attempt began."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(100, 200), nn.Tanh(), nn.Linear(200, 100)))
     handle = swt.compress(model, density=0.02)

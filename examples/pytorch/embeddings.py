@@ -1,4 +1,4 @@
-"""A large embedding, of which a batch touches a few rows: nothing but these travels, and nothing is lost.
+"""A large embedding of which a batch touches few rows: only these rows travel, and nothing is lost.
 
 torchrun --standalone --nproc-per-node 2 examples/pytorch/embeddings.py
 """
@@ -14,14 +14,14 @@ WORDS, WIDTH, BATCH, STEPS = 20_000, 32, 64, 10
 
 
 def batch(step):
-    """Word numbers, small ones more often, and whether their sum is even; others on every rank."""
-    chance = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
-    words = (WORDS * torch.rand(BATCH, 8, generator=chance) ** 4).long()
+    """Word numbers, small ones more often, and whether their sum is even; they differ between ranks."""
+    generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+    words = (WORDS * torch.rand(BATCH, 8, generator=generator) ** 4).long()
     return words, words.sum(1) % 2
 
 
 def train(method=None, sparse=False):
-    """The weights after some steps, and the handle of what has compressed their gradients."""
+    """The weights after some steps, and the handle of ``compress``."""
     torch.manual_seed(0)
     table = nn.EmbeddingBag(WORDS, WIDTH, sparse=sparse)
     model = DistributedDataParallel(nn.Sequential(table, nn.Linear(WIDTH, 2)))

@@ -11,8 +11,8 @@ from torch import nn
 import sparsewire.torch as swt
 
 
-class Everybody:
-    """The states of all ranks as one, since Accelerate writes what the main process returns."""
+class StatesOfAllRanks:
+    """The states of all ranks as one, because Accelerate writes what the main process returns."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -30,7 +30,7 @@ def train(accelerator, checkpoint=None):
     model = nn.Sequential(nn.Linear(100, 200), nn.Tanh(), nn.Linear(200, 100))
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     handle = swt.compress(model, density=0.02)
-    accelerator.register_for_checkpointing(Everybody(handle))
+    accelerator.register_for_checkpointing(StatesOfAllRanks(handle))
     if checkpoint:
         accelerator.load_state(checkpoint)
     for step in range(int(handle.stats()["steps"]), 20):

@@ -17,17 +17,17 @@ class Sparsewire(pl.Callback):
     def __init__(self, **options):
         self.options, self.loaded = options, None
 
-    def on_fit_start(self, trainer, module):  # the first hook that finds the model wrapped
+    def on_fit_start(self, trainer, module):  # the first hook in which the model is wrapped
         self.handle = swt.compress(trainer.strategy.model, **self.options)
         if self.loaded:
             self.handle.load_state_dict(self.loaded)
 
-    def state_dict(self):  # asked of every rank, but written by rank 0 alone: it takes everybody's
+    def state_dict(self):  # every rank is asked, and rank 0 writes: it returns the states of all ranks
         states = [None] * dist.get_world_size()
         dist.all_gather_object(states, self.handle.state_dict())
         return {"ranks": states}
 
-    def load_state_dict(self, state):  # comes before on_fit_start
+    def load_state_dict(self, state):  # Lightning calls it before on_fit_start
         self.loaded = state["ranks"]
 
 

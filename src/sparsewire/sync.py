@@ -1,11 +1,10 @@
 """The mean of everybody's gradient, made of few of its entries: what a training step does instead of a sum.
 
-    select     the gradient is added to what is left of earlier ones, and the largest entries are taken out
-    exchange   they are summed over all ranks, or only the largest of the sums are
-    settle     what was not used goes back, to be sent later
+    select     the gradient is added to the residual of earlier ones, and the largest entries are taken out
+    exchange   they are summed over all ranks; some algorithms keep only the largest sums
+    settle     what was not used is added to the residual, to be sent later
 
-Nothing is lost: over all ranks, what was there before, plus the gradients, is what is there after, plus the
-mean times the number of ranks.
+Nothing is lost.  Over all ranks, residuals before + gradients = residuals after + mean * number of ranks.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from sparsewire.coding.values import Precision
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.request import Request
 from sparsewire.compress import Compressor, Density, ErrorFeedback, GaussianK, RandomK, State, TopK
-from sparsewire.compress.base import Gradient
 from sparsewire.compress.feedback import FeedbackState
 from sparsewire.compress.schedule import count_of, density_at
+from sparsewire.compress.source import Gradient
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 
@@ -31,7 +30,10 @@ __all__ = ["METHODS", "Method", "Sync", "SyncState"]
 
 
 class Method(NamedTuple):
-    """What is selected, given a density, and the algorithm that sums it, of either table, or "auto"."""
+    """A compressor for a density, and the algorithm that sums what it selects.
+
+    The algorithm is a name from ``ALGORITHMS`` or ``TOPK_ALGORITHMS``, or "auto".
+    """
 
     compressor: Callable[[Density], Compressor[Any]]
     algorithm: str
@@ -48,7 +50,7 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True, eq=False)
 class SyncState(State):
-    """One tensor's: the number of the step, what is left of gradients, and regions that may be reused."""
+    """The state of one tensor: the number of the step, the residual, and regions that may be reused."""
 
     step: int
     compressor: FeedbackState
@@ -67,8 +69,8 @@ class SyncState(State):
 class Sync:
     """Every step's mean gradient over all ranks, with error feedback; ``method`` is a name, or a ``Method``.
 
-    ``precision`` sends the values in fewer bits; what rounding leaves out stays in the residual.
-    ``feedback`` makes the error feedback, for gradients that are not in numpy's memory.
+    ``precision`` sends the values in fewer bits; rounding errors stay in the residual.  ``feedback`` makes
+    the error feedback, for gradients that are not numpy arrays.
 
     >>> import numpy as np, sparsewire as sw
     >>> sync = sw.Sync(sw.init(), "ok_topk", density=0.5)
@@ -111,13 +113,13 @@ class Sync:
         return SyncState(0, self.compressor.init(length, dtype))
 
     def k(self, length: int, state: SyncState) -> int:
-        """How many entries the density means in the next step."""
+        """The number of entries that the density means in the next step."""
         return count_of(length, density_at(self.density, state.step))
 
     def step(self, gradient: Gradient, state: SyncState) -> tuple[SparseVector, SyncState]:
         """The mean, the same bits on every rank, and the next state, which takes over this one's arrays.
 
-        The gradient is not written to.  If the exchange fails, what was selected has gone back.
+        The gradient is not written to.  If the exchange fails, what was selected is in the residual again.
         """
         try:
             selected, state = self.select(gradient, state)
@@ -131,12 +133,12 @@ class Sync:
         return self.settle(exchanged, selected, state)
 
     def select(self, gradient: Gradient, state: SyncState) -> tuple[SparseVector, SyncState]:
-        """The first of a step's three phases: the entries to be sent."""
+        """The first phase of a step: the entries to be sent, and the state without them."""
         selected, compressor = self.compressor.add(gradient, state.compressor)
         return selected, replace(state, compressor=compressor)
 
     def exchange(self, selected: SparseVector, state: SyncState) -> Any:
-        """The second: what the collective makes of them."""
+        """The second phase: the answer of the collective, for ``settle``."""
         return self._exchange(self.comm.allreduce, self.comm.allreduce_topk, selected, state, self.algorithm)
 
     def iexchange(
@@ -162,7 +164,7 @@ class Sync:
         if algorithm in TOPK_ALGORITHMS:
             regions = state.regions
             if regions is not None and len(regions.cuts) != self.comm.size + 1:
-                regions = None  # saved by another number of ranks
+                regions = None  # they were saved by another number of ranks
             k = self.k(selected.length, state)
             return allreduce_topk(selected, k, algorithm=algorithm, regions=regions)
         if self.compressor.shared:  # all ranks know the indices
@@ -173,13 +175,13 @@ class Sync:
     def settle(
         self, exchanged: Any, selected: SparseVector, state: SyncState
     ) -> tuple[SparseVector, SyncState]:
-        """The third: the mean, and a state to which has gone back what was not used."""
+        """The third phase: the mean, and the next state, whose residual has what was not used."""
         total, left, regions = self.outcome(exchanged, selected)
         compressor = self.compressor.give_back(left, state.compressor)
         return total.divided_by(self.comm.size), SyncState(state.step + 1, compressor, regions)
 
     def outcome(self, exchanged: Any, selected: SparseVector) -> TopkSum:
-        """What an exchange has brought: the sum, and what of this rank's is not in it."""
+        """The sum in the answer of an exchange, and those of this rank's entries that are not in it."""
         if isinstance(exchanged, TopkSum):
             return exchanged
         total = selected.with_values(exchanged) if self.compressor.shared else exchanged

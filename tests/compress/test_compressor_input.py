@@ -68,17 +68,17 @@ def test_nothing_is_converted_silently():
 
 
 FOREIGN = {
-    "keys": (lambda saved: saved | {"extra": 1}, "has inner, residual, velocity, and saved are extra, inner"),
-    "missing": (lambda saved: {}, "saved are nothing"),
-    "inner": (lambda saved: saved | {"inner": 3}, "inner is a TopKState, and saved is 3"),
+    "keys": (lambda saved: saved | {"extra": 1}, "has inner, residual, velocity, but extra, inner"),
+    "missing": (lambda saved: {}, "but nothing was saved"),
+    "inner": (lambda saved: saved | {"inner": 3}, "inner is a TopKState, but 3 was saved"),
     "inner keys": (lambda saved: saved | {"inner": {}}, "TopKState has guess, step, trend"),
     "length": (lambda saved: saved | {"residual": np.zeros(7, np.float32)}, "of 9 float32 .* of 7 float32"),
     "dtype": (lambda saved: saved | {"residual": np.zeros(9)}, "of 9 float32 .* of 9 float64"),
-    "no array": (lambda saved: saved | {"residual": None}, "of 9 float32 values, and saved is None"),
-    "array": (lambda saved: saved | {"velocity": np.zeros(9)}, "velocity is None, and saved is an array"),
+    "no array": (lambda saved: saved | {"residual": None}, "of 9 float32 values, but None was saved"),
+    "array": (lambda saved: saved | {"velocity": np.zeros(9)}, "velocity is None, but an array"),
     "step": (
         lambda saved: saved | {"inner": saved["inner"] | {"step": 1.5}},
-        "step is 0, and saved is 1.5",
+        "step is 0, but 1.5 was saved",
     ),
 }
 

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 import torch
-from models import Given, assert_same, compressed, gradients, step_with, wrapped
+from models import Given, gradients
+from training import assert_same, compressed, step_with, wrapped
 
 from sparsewire.cost import CostFigures
 

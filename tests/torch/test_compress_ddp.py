@@ -5,20 +5,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
-from models import (
-    GROUPS,
-    SHAPES,
-    Given,
-    assert_same,
-    compressed,
-    found,
-    gradients,
-    named,
-    step_with,
-    train,
-    wrapped,
-)
+from models import GROUPS, SHAPES, Given, gradients
 from torch.nn.parallel import DistributedDataParallel
+from training import assert_same, compressed, found, named, step_with, train, wrapped
 
 pytestmark = pytest.mark.torch
 

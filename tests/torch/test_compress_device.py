@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from models import EVERY_METHOD, GROUPS, assert_same, gradients, named, train
+from models import EVERY_METHOD, GROUPS, gradients
+from training import assert_same, named, train
 
 pytestmark = pytest.mark.torch
 

@@ -5,8 +5,9 @@ import signal
 
 import pytest
 import torch
-from models import GROUPS, Given, Scale, assert_same, compressed, gradients, step_with, wrapped
+from models import GROUPS, Given, Scale, gradients
 from ranks import Ranks
+from training import assert_same, compressed, step_with, wrapped
 
 import sparsewire as sw
 import sparsewire.torch as swt

@@ -4,19 +4,8 @@ import itertools
 
 import pytest
 import torch
-from models import (
-    GROUPS,
-    OPTIONS,
-    SHAPES,
-    Given,
-    assert_same,
-    compressed,
-    gradients,
-    named,
-    step_with,
-    train,
-    wrapped,
-)
+from models import GROUPS, OPTIONS, SHAPES, Given, gradients
+from training import assert_same, compressed, named, step_with, train, wrapped
 
 pytestmark = pytest.mark.torch
 

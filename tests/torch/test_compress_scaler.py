@@ -4,19 +4,8 @@ import math
 
 import pytest
 import torch
-from models import (
-    GROUPS,
-    Given,
-    Scale,
-    assert_same,
-    compressed,
-    found,
-    gradients,
-    named,
-    step_with,
-    train,
-    wrapped,
-)
+from models import GROUPS, Given, Scale, gradients
+from training import assert_same, compressed, found, named, step_with, train, wrapped
 
 pytestmark = pytest.mark.torch
 

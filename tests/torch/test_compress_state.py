@@ -5,19 +5,8 @@ import itertools
 
 import pytest
 import torch
-from models import (
-    EVERY_METHOD,
-    GROUPS,
-    SHAPES,
-    Given,
-    assert_same,
-    compressed,
-    gradients,
-    named,
-    step_with,
-    train,
-    wrapped,
-)
+from models import EVERY_METHOD, GROUPS, SHAPES, Given, gradients
+from training import assert_same, compressed, named, step_with, train, wrapped
 
 import sparsewire as sw
 

@@ -1,10 +1,12 @@
 """compress(): embeddings with ``sparse=True``, beside layers that are not."""
 
 import math
+import sys
 
 import pytest
 import torch
-from models import Scale, compressed, wrapped
+from models import Scale
+from training import compressed, wrapped
 
 pytestmark = pytest.mark.torch
 
@@ -88,6 +90,26 @@ def test_ranks_learn_the_same_table(ranks, method, optimizer):
     touched = {word for step in LOOKUPS for words in step for word in words}
     before = Words(TABLE, True, torch.float32).table.weight
     assert {row for row in range(ROWS) if not torch.equal(one[1][row], before[row])} == touched
+
+
+def learn_with_many_ranks(group, dtype):
+    """Two ranks are many."""
+    module = sys.modules["sparsewire.torch.compress"]
+    module.MOST_RANKS_FOR_ROWS = 1
+    try:
+        return learn(group, TABLE, True, dtype)
+    finally:
+        module.MOST_RANKS_FOR_ROWS = 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_ranks_sum_entries_to_the_bits_of_gathered_rows(ranks, dtype):
+    few, many = ranks.run(learn, TABLE, True, dtype, size=2), ranks.run(learn_with_many_ranks, dtype, size=2)
+    for (means, table), (expected, expected_table) in zip(many, few, strict=True):
+        assert torch.equal(table, expected_table)
+        for (layout, gradient, _), (_, there, _) in zip(means, expected, strict=True):
+            assert layout == torch.sparse_coo
+            assert torch.equal(gradient, there)
 
 
 def learn_table_alone(group):

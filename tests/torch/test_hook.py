@@ -7,7 +7,8 @@ import threading
 
 import pytest
 import torch
-from models import SHAPES, Given, compressed, gradients, named, step_with, wrapped
+from models import SHAPES, Given, gradients
+from training import compressed, named, step_with, wrapped
 
 pytestmark = pytest.mark.torch
 

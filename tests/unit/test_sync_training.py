@@ -9,7 +9,7 @@ import pytest
 import sparsewire as sw
 from sparsewire.testing import run_program
 
-STEPS = 500
+STEPS = 200
 # A network on scikit-learn's digits.
 digits = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/convergence.py"))
 

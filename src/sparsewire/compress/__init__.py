@@ -8,15 +8,17 @@
 SparseVector(length=1000, nnz=10, float32)
 """
 
-from sparsewire.compress.base import Accumulated, Compressor, Source, State, Values
 from sparsewire.compress.block import BlockRandomK, BlockThreshold, BlockTopK
 from sparsewire.compress.bucket import BucketTopK
+from sparsewire.compress.compressor import Compressor
 from sparsewire.compress.controlled_threshold import ControlledThreshold
 from sparsewire.compress.feedback import ErrorFeedback, FeedbackState
 from sparsewire.compress.gaussiank import GaussianK
 from sparsewire.compress.quantized import Quantized
 from sparsewire.compress.randomk import RandomK
 from sparsewire.compress.schedule import Density, Warmup
+from sparsewire.compress.source import Accumulated, Source, Values
+from sparsewire.compress.state import State
 from sparsewire.compress.threshold import Threshold
 from sparsewire.compress.topk import TopK
 

@@ -1,7 +1,7 @@
-"""Whole blocks of neighbouring values, by norm or by chance (OmniReduce, Fei et al., SIGCOMM'21).
+"""Whole blocks of neighbouring values, chosen by norm or at random (OmniReduce, Fei et al., SIGCOMM'21).
 
-All values of a block that is kept are entries, zeros included, so that blocks stay whole.  The last block may
-be shorter.  Norms are Euclidean; a block that holds a NaN has norm NaN, and counts as the largest.
+All values of a chosen block are entries, zeros included, so that blocks stay whole.  The last block may be
+shorter.  Norms are Euclidean; a block that holds a NaN has norm NaN, and counts as the largest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.compress.base import Counting, Source, State, Stateless, StepState
+from sparsewire.compress.compressor import Counting, Stateless
 from sparsewire.compress.randomk import checked_seed, places
 from sparsewire.compress.schedule import Density, checked_density, count_of, density_at
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import State, StepState
 from sparsewire.compress.threshold import checked_threshold
 from sparsewire.errors import InputError
 from sparsewire.kernels import Indices
@@ -25,7 +27,9 @@ __all__ = ["BlockRandomK", "BlockThreshold", "BlockTopK"]
 
 @dataclass(frozen=True)
 class BlockTopK(Counting):
-    """The blocks of largest norm, a share of `density` of all; the lowest first among equals, never zeros.
+    """The blocks of largest norm, a share of `density` of all.
+
+    Among blocks of equal norm the first is chosen; a block of zeros never is.
 
     >>> top = BlockTopK(density=0.5, block=2)
     >>> entries, _ = top.step(np.array([1, 1, 3, 0], np.float32), top.init(4))
@@ -50,7 +54,7 @@ class BlockTopK(Counting):
 
 @dataclass(frozen=True)
 class BlockRandomK(Counting):
-    """Blocks drawn anew in each step, the same on every rank; see `RandomK`."""
+    """Blocks drawn at random in each step, the same on every rank; see `RandomK`."""
 
     density: Density
     block: int = 256
@@ -94,8 +98,11 @@ def _checked_block(block: int) -> None:
 
 
 def _take_blocks(source: Source, blocks: Indices, block: int) -> SparseVector:
+    """The entries of blocks with these numbers, taken out of the source."""
     begin = blocks.astype(np.uint64) * np.uint64(block)
     indices = (begin[:, None] + np.arange(block, dtype=np.uint64)).reshape(-1)
-    beyond = max(0, int(indices[-1]) + 1 - source.length) if len(indices) else 0  # of a short last block
+    beyond = (
+        max(0, int(indices[-1]) + 1 - source.length) if len(indices) else 0
+    )  # the last block may be short
     indices = indices[: len(indices) - beyond].astype(source.index_dtype)
     return source.vector(indices, source.take_at(indices))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-from sparsewire.compress.base import Source, State, Stateless
+from sparsewire.compress.compressor import Stateless
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import State
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 
@@ -16,8 +18,8 @@ __all__ = ["BucketTopK"]
 class BucketTopK(Stateless):
     """The k largest magnitudes of every `bucket` values, the lowest index first among equals.
 
-    One pass always and nothing to remember, and every part of the vector has its share; small values are sent
-    where all are small.  The last bucket may be shorter and has k entries too, if it has so many.
+    It takes one pass and needs no state.  Every part of the vector has its share, so small values are sent
+    where all are small.  The last bucket may be shorter; it has k entries too, if it has so many values.
 
     >>> import numpy as np
     >>> top = BucketTopK(k=1, bucket=2)

@@ -1,12 +1,11 @@
 """A threshold that follows the values, so that about k of them exceed it: one pass, and no candidates.
 
-After each step the count says which threshold would have been right: if there were k or more it is among
-the entries, otherwise it lies on the line through two points of them.  The next threshold is that one, moved
-on by its trend.  A count that is far too low says little; then the next threshold comes from a sample of the
-next values, which is taken before the pass.
+After each step the entries show which threshold would have been right.  If there were k or more, it is the
+k-th magnitude; otherwise it is extrapolated from two magnitudes.  The next threshold is that one, moved by
+its trend.  If there were far too few, the next threshold comes from a sample of the next values.
 
-Ok-Topk (Li and Hoefler, PPoPP'22) reuses a threshold for 32 to 128 steps and corrects it by fixed factors, so
-that a cold start with error feedback sends many times what was asked for.  Here there is a hard cap.
+Ok-Topk (Li and Hoefler, PPoPP'22) reuses a threshold for 32 to 128 steps and corrects it by fixed factors.
+After a cold start with error feedback it sends many times what was asked for.  Here there is a hard cap.
 """
 
 from __future__ import annotations
@@ -16,15 +15,17 @@ from dataclasses import dataclass, field
 
 import numpy.typing as npt
 
-from sparsewire.compress.base import Compressor, Source, State, checked_vector
+from sparsewire.compress.compressor import Compressor, checked_vector
 from sparsewire.compress.control import Point, Trend, guess_from_sample, kth_largest, secant
 from sparsewire.compress.schedule import Density, checked_density, count_of, density_at
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import State
 from sparsewire.vector import Array, SparseVector
 
 __all__ = ["ControlState", "ControlledThreshold"]
 
-# Counts in units of k.  From 0.8 to 1.25 is what Ok-Topk's code calls close (its band for BERT).  What is too
-# much can be put back and what is missing cannot be found in the same pass, so the aim is a little high.
+# Counts in units of k.  Ok-Topk's code for BERT accepts 0.8 to 1.25.  Entries that are too many can be put
+# back, and missing ones cannot be found in the same pass, so the aim is a little high.
 FEW = 0.8
 AIM = 1.05
 CAP = 1.25
@@ -41,11 +42,11 @@ class ControlState(State):
 
 @dataclass(frozen=True)
 class ControlledThreshold(Compressor[ControlState]):
-    """The entries above a threshold that is held to a density by what the steps before counted.
+    """The entries above a threshold that earlier steps have adjusted to the density.
 
-    There are about density * length of them, and at most 1.25 times as many: what is beyond is left, the
-    smallest first.  Where that is less than a few hundred, chance alone moves the count out of 0.8 to 1.25
-    times as many in some of the steps.
+    There are about density * length of them, and at most 1.25 times as many: the smallest beyond that are not
+    sent.  If density * length is less than a few hundred, the count leaves 0.8 to 1.25 times that number in
+    some steps by chance alone.
 
     >>> import numpy as np
     >>> held = ControlledThreshold(density=0.01)
@@ -85,7 +86,7 @@ def _next_threshold(threshold: float, values: Array, k: int, trend: Trend) -> tu
 
 
 def _right_threshold(threshold: float, values: Array, wanted: float) -> float:
-    """What would have given the count that is wanted."""
+    """The threshold that the wanted number of values would have exceeded."""
     count, half = len(values), (len(values) + 1) // 2
     if count > wanted:
         return kth_largest(values, math.ceil(wanted))

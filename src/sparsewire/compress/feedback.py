@@ -2,14 +2,14 @@
 
     residual_after + sent = residual_before + gradient
 
-to the bit for compressors that select; with rounded values, to the rounding of one subtraction.  Nothing is
-lost, it only comes later, which is why training with few entries converges (Stich et al., NeurIPS 2018;
-Karimireddy et al., ICML 2019).
+This is exact for compressors that select; with rounded values, up to the rounding of one subtraction.
+Nothing is lost, it is only sent later.  Therefore training with few entries converges (Stich et al., NeurIPS
+2018; Karimireddy et al., ICML 2019).
 
-Momentum correction (Lin et al., Deep Gradient Compression, ICLR 2018, sections 3.1 and 3.2): an optimiser's
-momentum would take what has waited for one large gradient.  So momentum goes before the selection: the
-velocity is accumulated instead of the gradient, and the optimiser has none.  Where an entry is sent its
-velocity begins anew (factor masking), or the stale direction would be sent again.
+Momentum correction (Lin et al., Deep Gradient Compression, ICLR 2018, sections 3.1 and 3.2): to an optimiser
+with momentum, the sum of many gradients that have waited would look like one large gradient.  So momentum is
+applied before the selection: the velocity is accumulated instead of the gradient, and the optimiser has none.
+Where an entry is sent, its velocity becomes zero (factor masking), or its old direction would be sent again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import numpy.typing as npt
 
 from sparsewire import kernels
 from sparsewire.coding.rounding import Feedback
-from sparsewire.compress.base import Accumulated, Compressor, Gradient, Source, State, checked_vector
+from sparsewire.compress.compressor import Compressor, checked_vector
+from sparsewire.compress.source import Accumulated, Gradient, Source
+from sparsewire.compress.state import State
 from sparsewire.errors import InputError
 from sparsewire.vector import Array, SparseVector
 
@@ -31,7 +33,7 @@ __all__ = ["ErrorFeedback", "FeedbackState"]
 
 @dataclass(frozen=True, eq=False)
 class FeedbackState(State):
-    """What waits to be sent, the velocity if there is momentum, and the state of the wrapped compressor."""
+    """The residual, the velocity if there is momentum, and the state of the wrapped compressor."""
 
     residual: Array
     velocity: Array | None
@@ -40,7 +42,7 @@ class FeedbackState(State):
 
 @dataclass(frozen=True)
 class ErrorFeedback(Compressor[FeedbackState]):
-    """Any compressor, with what it leaves out kept for the next step.
+    """Any compressor; what it does not send is kept for the next step.
 
     >>> from sparsewire.compress.topk import TopK
     >>> feedback = ErrorFeedback(TopK(k=1))
@@ -54,7 +56,7 @@ class ErrorFeedback(Compressor[FeedbackState]):
     [8. 0. 0.] [0. 3. 0.]
 
     With ``check_finite`` a chosen value that is not finite is an InputError, and nothing is sent.  The state
-    may be used again: its residual has got the gradient, and is zero where the sum was not finite.
+    may be used again: the gradient is in its residual, which is zero where the sum was not finite.
     """
 
     inner: Compressor[Any]
@@ -96,12 +98,12 @@ class ErrorFeedback(Compressor[FeedbackState]):
         return sent, replace(state, inner=inner)
 
     def give_back(self, entries: SparseVector, state: FeedbackState) -> FeedbackState:
-        """Add entries that were not used after all to the residual.  Their velocity has begun anew."""
+        """The state after entries were not used: they are in the residual, and their velocity stays zero."""
         kernels.scatter_add(state.residual, _indices(entries), entries.values)
         return state
 
     def rounding(self, state: FeedbackState) -> Feedback | None:
-        """Where rounding on the way leaves what it leaves out: with all else that waits."""
+        """Where the exchange puts its rounding errors: into the residual.  None: they are lost."""
         return Feedback(state.residual, state.residual)
 
     def _refuse_what_is_not_finite(self, sent: SparseVector, state: FeedbackState) -> None:

@@ -8,8 +8,10 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire.compress.base import Counting, Source, StepState
+from sparsewire.compress.compressor import Counting
 from sparsewire.compress.schedule import Density, checked_density, density_at
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import StepState
 from sparsewire.vector import SparseVector
 
 __all__ = ["GaussianK"]

@@ -1,7 +1,7 @@
 """The entries of a compressor with their values rounded, so that they travel in fewer bits.
 
-Rounding is to the nearest.  Rounding at random is right on average, but with few bits it can miss by more
-than the value itself, and what error feedback keeps would grow from step to step.
+Rounding is to the nearest.  Random rounding is right on average, but with few bits its error can be larger
+than the value itself, and the residual of error feedback would grow from step to step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import Precision, precision_of
-from sparsewire.compress.base import Compressor, Source, State, checked_vector
+from sparsewire.compress.compressor import Compressor, checked_vector
 from sparsewire.compress.feedback import ErrorFeedback
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import State
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 

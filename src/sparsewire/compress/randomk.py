@@ -1,8 +1,8 @@
-"""k places by chance, the same on every rank: values travel without indices.
+"""k random places, the same on every rank: values travel without indices.
 
-The vector is cut into k strips that differ by at most one in width, and one place is drawn in each: the
-places come sorted, and every one has the same chance, up to the rounding of the strips.  Chance is a hash of
-seed, step and strip, so that every rank, machine and numpy draws the same.
+The vector is split into k strips that differ by at most one in width, and one place is drawn in each.  So the
+places are sorted, and every place is equally likely, up to the rounding of the strips.  The random number is
+a hash of seed, step and strip, so every rank, machine and version of numpy draws the same.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire.compress.base import Counting, Source, StepState
+from sparsewire.compress.compressor import Counting
 from sparsewire.compress.schedule import Density, checked_density, count_of, density_at
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import StepState
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 
@@ -24,7 +26,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, the increment of splitmix64
 
 @dataclass(frozen=True)
 class RandomK(Counting):
-    """Entries at k places drawn anew in each step, zeros included, because all ranks must have the same.
+    """Entries at k places drawn at random in each step; zeros too, because all ranks send the same places.
 
     >>> import numpy as np
     >>> chance = RandomK(density=0.5, seed=1)
@@ -51,7 +53,7 @@ class RandomK(Counting):
 
 
 def places(length: int, k: int, seed: int, step: int) -> npt.NDArray[np.uint64]:
-    """One position in each of k strips of so many positions, in order."""
+    """One position in each of k strips of a vector, in order."""
     if k == 0:
         return np.empty(0, np.uint64)
     width, wider = divmod(length, k)  # the first strips are one wider

@@ -1,6 +1,6 @@
-"""How many entries to send: a density, the same at all times or a schedule of it.
+"""How many entries to send: a density, which is a number or a schedule.
 
-A schedule is a function of the number of the step, counted from 0.
+A schedule is a function from the number of the step, counted from 0, to the density of that step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Density: TypeAlias = "float | Callable[[int], float]"
 class Warmup:
     """From density `start` down to `density` over `steps` steps, each step by the same factor.
 
-    Deep Gradient Compression (Lin et al., ICLR 2018, section 3.3) goes from 25% to 0.1% by a factor of four
-    per epoch: that is ``Warmup(0.001, steps=4 * steps_per_epoch)``.
+    Deep Gradient Compression (Lin et al., ICLR 2018, section 3.3) falls from 25% to 0.1% by a factor of four
+    per epoch, which is ``Warmup(0.001, steps=4 * steps_per_epoch)``.
 
     >>> [round(Warmup(0.01, steps=2)(step), 3) for step in range(4)]
     [0.25, 0.05, 0.01, 0.01]
@@ -44,8 +44,8 @@ class Warmup:
 
 
 def checked_density(density: Density) -> Density:
-    """A density above 0 and up to 1; a schedule is looked at when it is used."""
-    if not callable(density) and not 0 < density <= 1:  # and not nan
+    """The density, if it is above 0 and at most 1.  A schedule is checked in each step."""
+    if not callable(density) and not 0 < density <= 1:  # true for NaN too
         raise InputError(f"density is {density}; it must be above 0 and at most 1, such as 0.01 for 1%")
     return density
 
@@ -61,5 +61,5 @@ def density_at(density: Density, step: int) -> float:
 
 
 def count_of(length: int, density: float) -> int:
-    """How many of so many that is: rounded down, and at least one if there is any."""
+    """The number of entries that a density means: rounded down, and at least one if there is any value."""
     return min(length, max(1, int(length * density)))

@@ -1,10 +1,12 @@
-"""Everything above a fixed threshold."""
+"""The entries above a fixed threshold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsewire.compress.base import Source, State, Stateless
+from sparsewire.compress.compressor import Stateless
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import State
 from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 
@@ -32,7 +34,7 @@ class Threshold(Stateless):
 
 
 def checked_threshold(value: float) -> float:
-    """A number that magnitudes can be compared with."""
-    if not value >= 0:  # or nan
+    """The threshold, if magnitudes can be compared with it."""
+    if not value >= 0:  # true for NaN too
         raise InputError(f"the threshold is {value}; it must be at least 0, which sends all that is not zero")
     return value

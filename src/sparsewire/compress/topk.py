@@ -1,9 +1,9 @@
-"""The k largest magnitudes, exactly, with one pass over the vector in steady state.
+"""The k largest magnitudes, exactly, with one pass over the vector in most steps.
 
-The state guesses a threshold that slightly more than k values exceed.  One pass takes these candidates out;
-the k largest of all are among them, and are found without looking at the vector again; the others go back.
-Only if there are fewer than k candidates, because values became smaller, another pass is needed: with a guess
-from a sample of today's values, and if that fails too, with the k-th largest magnitude of all of them.
+The state holds a guess: a threshold that slightly more than k values should exceed.  One pass takes these
+candidates out.  The k largest of all are among them and are found without another pass; the others are put
+back.  If there are fewer than k candidates, because values became smaller, there is a second pass with a
+guess from a sample.  If that fails too, a third pass finds the k-th largest magnitude.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from dataclasses import dataclass, field
 import numpy.typing as npt
 
 from sparsewire import kernels
-from sparsewire.compress.base import Compressor, Source, StepState, checked_vector
+from sparsewire.compress.compressor import Compressor, checked_vector
 from sparsewire.compress.control import Point, Trend, guess_from_sample, secant
 from sparsewire.compress.schedule import Density, checked_density, count_of, density_at
+from sparsewire.compress.source import Source
+from sparsewire.compress.state import StepState
 from sparsewire.errors import InputError
 from sparsewire.kernels import Entries
 from sparsewire.vector import SparseVector
 
 __all__ = ["TopK", "TopKState"]
 
-CANDIDATES = 1.25  # aimed at, in units of k: one too few costs a pass, one too many a few nanoseconds
-LATE = 0.5  # how much of a rise the guess follows
+CANDIDATES = 1.25  # the aim, in units of k: one too few costs a pass, one too many costs nanoseconds
+RISE_FOLLOWED = 0.5  # the share of a rising trend that the guess follows
 MARGIN = 3.0  # standard deviations of a sample's count
 
 
@@ -71,7 +73,7 @@ class TopK(Compressor[TopKState]):
         k = self._count(source.length, state.step)
         candidates, guess = _candidates(source, k, state.guess)
         count = len(candidates[0])
-        if count < max(k, 1):  # all that are not zero
+        if count < max(k, 1):  # fewer than k values are not zero, and these are all
             return source.vector(*candidates), TopKState(state.step + 1)
         entries, kth = source.keep_largest(candidates, k)
         trend = state.trend.after(kth)
@@ -90,7 +92,7 @@ class TopK(Compressor[TopKState]):
 
 
 def _candidates(source: Source, k: int, guess: float | None) -> tuple[Entries, float]:
-    """Entries taken out, the k largest of all among them, and the threshold that they exceed."""
+    """Entries that were taken out, among them the k largest of all, and the threshold that they exceed."""
     for threshold in _guesses(source, k, guess):
         entries = source.take(threshold)
         if len(entries[0]) >= k or threshold == 0:
@@ -111,5 +113,5 @@ def _next_guess(kth: float, k: int, guess: float, count: int, trend: Trend) -> f
     if not math.isfinite(kth):
         return None
     threshold = secant(Point(kth, k), Point(guess, count), CANDIDATES * k)
-    # Where it rises, to be late only means more candidates.
-    return threshold * math.exp(min(trend.rate, LATE * trend.rate))
+    # Where the threshold rises, a guess that is too low only means more candidates.
+    return threshold * math.exp(min(trend.rate, RISE_FOLLOWED * trend.rate))

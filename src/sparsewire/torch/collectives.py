@@ -1,4 +1,4 @@
-"""``all_reduce``: what that of torch.distributed does, for sparse tensors too, and with any backend."""
+"""``all_reduce``, as torch.distributed has it, but for sparse tensors too and with any backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPS = {
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.MIN: "min",
 }
-# Each group's communicator, as long as the group lives.
+# The communicator of each group; it is closed when the group is deleted.
 _communicators: weakref.WeakKeyDictionary[Any, Communicator] = weakref.WeakKeyDictionary()
 
 
@@ -34,12 +34,12 @@ def all_reduce(
     """Replace ``tensor`` by everybody's sum, mean, maximum or minimum, the same bits on every rank.
 
     Call it as ``dist.all_reduce``.  ``tensor`` is strided or sparse COO, with any dimensions sparse; a sparse
-    one comes back coalesced, and entries that became zero need not be stored.  For ``MAX`` and ``MIN``,
-    positions that are not stored count as zero, which is what they are.  float16, bfloat16, float32, float64,
-    int32 and int64 can be reduced; integers have no mean.  CUDA tensors go through host memory.
+    one comes back coalesced, and entries that became zero may be missing.  For ``MAX`` and ``MIN``, positions
+    that are not stored count as zero.  float16, bfloat16, float32, float64, int32 and int64 can be reduced;
+    integers have no mean.  CUDA tensors go through host memory.
 
-    The first call for a group connects its ranks.  Errors are those of ``sparsewire``, raised on every rank;
-    after a ``TransportError`` the group is of no use here any more.
+    The first call for a group connects its ranks.  Errors are those of ``sparsewire``, raised on every rank.
+    After a ``TransportError``, further calls for the group fail too.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> gradient = torch.sparse_coo_tensor([[3, 1, 3]], [1.0, 2.0, 4.0], (5,), check_invariants=True)
@@ -74,14 +74,14 @@ class Work:
     def wait(self, timeout: timedelta | None = None) -> bool:
         """True when the tensor has its new content; raises what went wrong.
 
-        TimeoutError after ``timeout``; the collective goes on, and can be waited for again.
+        After ``timeout`` it raises TimeoutError; the collective continues, and can be waited for again.
         """
         self._request.wait(timeout.total_seconds() if timeout else None)
         self._future.wait()
         return True
 
     def is_completed(self) -> bool:
-        """Has it ended, well or not?"""
+        """Whether it has ended, with success or with an error."""
         return bool(self._future.done())
 
     def get_future(self) -> Any:
@@ -99,7 +99,7 @@ class Work:
 
 
 def _assign(tensor: torch.Tensor, content: torch.Tensor) -> None:
-    """New content for a tensor, also for one that requires a gradient or is sparse."""
+    """Replace the content of a tensor, even if it requires a gradient or is sparse."""
     with torch.no_grad():
         tensor.copy_(content)
 

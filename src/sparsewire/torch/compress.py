@@ -2,10 +2,11 @@
 
 # No ``from __future__ import annotations``: DDP compares the annotations of a hook with classes.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ def compress(
     Every rank calls it, right after ``DDP(model)``.  Methods:
 
     - "topk": every rank's largest entries, a share of ``density`` of each group of parameters, are summed
-      exactly; the others wait in a residual (error feedback).
+      exactly, in rank order; the others wait in a residual (error feedback).
     - "ok_topk": of the sums, too, only the largest are kept: traffic does not grow with the number of ranks.
     - "block_topk": as "topk", with whole blocks of neighbouring values.
     - "exact": what is not zero, and nothing is lost: for embeddings and all that is sparse by nature.
@@ -77,42 +78,29 @@ def compress(
     the GradScaler, if there is one: a step that it skips is undone, for which residuals are copied.
     Parameters of about ``group_bytes`` are exchanged together.  ``on_device`` selects with torch operations
     instead of kernels, as for gradients that are not on the CPU.
-
-    Except for "ok_topk", sums are made in rank order: their bits do not depend on the algorithm that the
-    communicator's figures predict to be the fastest.
     """
     ddp = getattr(ddp, "_orig_mod", ddp)  # what torch.compile has wrapped
     if not isinstance(ddp, DistributedDataParallel):
         raise InputError(f"compress() takes DistributedDataParallel(model), not a {type(ddp).__name__}")
+    options = Options(
+        method,
+        density,
+        warmup_steps,
+        precision,
+        momentum,
+        parameters,
+        min_size,
+        group_bytes,
+        on_device,
+        scaler,
+    )
     group = process_group or ddp.process_group
     comm = communicator(group, timeout)
-    try:
-        patterns = [parameters] if isinstance(parameters, str) else list(parameters)
-        density = _schedule(density, warmup_steps)
-        options = Options(
-            method,
-            density,
-            precision,
-            momentum,
-            patterns,
-            min_size,
-            group_bytes,
-            on_device,
-            scaler is not None,
-        )
-        model = _parameters(ddp)
-        groups = options.groups(model, [name for name, _ in ddp.module.named_parameters()])
-        may_be_unused = ddp.find_unused_parameters or ddp.static_graph
-        channels = [options.channel(group, comm, may_be_unused) for group in groups]
-        handle = Compression(comm, group, model, channels, _tables(comm), scaler)
-        facts = options.facts() | _facts(model, groups)
-    except Exception as error:
-        _refuse(comm, error)
+    with _refused_by_all(comm):
+        handle, facts = options.applied_to(ddp, comm, group)
     _check_alike(comm, facts)
-    try:
+    with _refused_by_all(comm):
         ddp.register_comm_hook(handle, sparsewire_hook)
-    except Exception as error:
-        _refuse(comm, error)
     return handle
 
 
@@ -123,21 +111,38 @@ def sparsewire_hook(state: Compression, bucket: dist.GradBucket) -> torch.future
 
 @dataclass(frozen=True)
 class Options:
-    """How groups are exchanged; the same on every rank."""
+    """What the caller of ``compress`` asks for; the same on every rank."""
 
     method: str
     density: Density
+    warmup_steps: int
     precision: str | Precision | None
     momentum: float
-    parameters: list[str]
+    parameters: str | Sequence[str]
     min_size: int
     group_bytes: int
     on_device: bool | None
-    scaler: bool  # is there one?
+    scaler: Any
 
-    def __post_init__(self) -> None:
+    def applied_to(
+        self, ddp: DistributedDataParallel, comm: Communicator, process_group: dist.ProcessGroup
+    ) -> tuple[Compression, dict[str, Any]]:
+        """The handle for a model, and what ranks compare; an InputError if options make no sense."""
+        self._check()
+        model = _parameters(ddp)
+        selection = self._selection()
+        selection.check_patterns(name for name, _ in ddp.module.named_parameters())
+        groups = group_parameters(model.items(), selection, self.group_bytes)
+        may_be_unused = ddp.find_unused_parameters or ddp.static_graph
+        channels = [self._channel(group, comm, may_be_unused) for group in groups]
+        handle = Compression(comm, process_group, model, channels, _tables(comm), self.scaler)
+        return handle, self._facts() | _facts(model, groups)
+
+    def _check(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"unknown method {self.method!r}; known are {', '.join(METHODS)}")
+        if self.warmup_steps and callable(self.density):
+            raise InputError("density is a schedule already; leave out warmup_steps")
         precision_of(self.precision, np.dtype("float32"), "sum")  # refuses what is unknown
         if self.method == "exact" and self.precision is not None:
             raise InputError(
@@ -146,22 +151,30 @@ class Options:
         if METHODS[self.method] is None and self.momentum:
             raise InputError(f"momentum correction is for residuals; {self.method!r} has none")
 
-    def facts(self) -> dict[str, Any]:
+    def _patterns(self) -> list[str]:
+        return [self.parameters] if isinstance(self.parameters, str) else list(self.parameters)
+
+    def _selection(self) -> Selection:
+        """The parameters that are not exchanged densely."""
+        patterns = [] if self.method == "dense" else self._patterns()
+        # With "exact", small parameters cost no more in the same group as others.
+        return Selection(patterns, 0 if self.method == "exact" else self.min_size)
+
+    def _schedule(self) -> Density:
+        if not self.warmup_steps or callable(self.density):
+            return self.density
+        return Warmup(self.density, self.warmup_steps)
+
+    def _facts(self) -> dict[str, Any]:
         """What ranks compare.  Schedules are compared by their first density, because functions cannot be."""
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         options["density"] = density_at(self.density, 0)
+        options["parameters"] = self._patterns()
+        options["scaler"] = self.scaler is not None
         plain = (str, int, float, list, type(None))  # which JSON can carry
         return {name: value if isinstance(value, plain) else str(value) for name, value in options.items()}
 
-    def groups(self, model: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[Group]:
-        """The parameters in groups; ``names`` are those of all parameters, sparse tables included."""
-        patterns = [] if self.method == "dense" else self.parameters
-        # With "exact", small parameters cost no more in the same group as others.
-        selection = Selection(patterns, 0 if self.method == "exact" else self.min_size)
-        selection.check_patterns(names)
-        return group_parameters(model.items(), selection, self.group_bytes)
-
-    def channel(self, group: Group, comm: Communicator, may_be_unused: bool) -> Channel:
+    def _channel(self, group: Group, comm: Communicator, may_be_unused: bool) -> Channel:
         """How a group travels."""
         is_on_host = group.device.type == "cpu" and not self.on_device
         device = Host(group.device) if is_on_host else Device(group.device)
@@ -177,7 +190,7 @@ class Options:
         if not is_on_host:
             feedback = partial(TensorFeedback, device=group.device, precision=self.precision)
         sync = Sync(
-            comm, row, self.density, momentum=self.momentum, precision=self.precision, feedback=feedback
+            comm, row, self._schedule(), momentum=self.momentum, precision=self.precision, feedback=feedback
         )
         return Channel(group, device, LargestEntries(group, device, sync, may_be_unused), SelectedSums(sync))
 
@@ -186,14 +199,6 @@ def _tables(comm: Communicator) -> TableChannel:
     if comm.size <= MOST_RANKS_FOR_ROWS:
         return TableChannel(Rows, Gathering(comm))
     return TableChannel(RowEntries, RankOrderSums(comm, op="avg"))
-
-
-def _schedule(density: Density, warmup_steps: int) -> Density:
-    if not warmup_steps:
-        return density
-    if callable(density):
-        raise InputError("density is a schedule already; leave out warmup_steps")
-    return Warmup(density, warmup_steps)
 
 
 def _parameters(ddp: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
@@ -207,12 +212,16 @@ def _parameters(ddp: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
     }
 
 
-def _refuse(comm: Communicator, error: Exception) -> NoReturn:
-    """Raise the error on every rank, as this one cannot take part."""
+@contextmanager
+def _refused_by_all(comm: Communicator) -> Iterator[None]:
+    """Raise an error of this rank on every rank, and leave the communicator."""
     try:
-        comm.refuse(error)
-    finally:
-        comm.close()
+        yield
+    except Exception as error:
+        try:
+            comm.refuse(error)
+        finally:
+            comm.close()
 
 
 def _facts(model: Mapping[str, torch.Tensor], groups: Sequence[Group]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""How the ranks of a process group come to a communicator: over MPI if mpiexec started them, else over TCP.
+"""A communicator for the ranks of a process group: over MPI if mpiexec started them, else over TCP.
 
-They find each other by way of the group itself, and not of its store: after a restart torchrun's store still
-has the keys of the attempt before (https://github.com/pytorch/pytorch/issues/135712).
+The ranks tell each other their addresses by collectives of the group and not by its store.  After a restart,
+torchrun's store still has the keys of the attempt before (https://github.com/pytorch/pytorch/issues/135712).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from sparsewire.torch.device import device_of_messages
 __all__ = ["communicator", "group_of"]
 
 LOOPBACK = "127.0.0.1"
-PAGE_BYTES = 256  # what a rank tells the others: an address and a secret fit in
+MESSAGE_BYTES = 256  # of what a rank tells the others: enough for an address and a secret
 NOT_MPI = -1
 
 
 def communicator(process_group: Any = None, timeout: float = 300.0) -> Communicator:
-    """A communicator of the same ranks as ``process_group``, by default of all.
+    """A new communicator of the ranks of ``process_group``, by default of all ranks.
 
-    A collective: all ranks of the group call it, between the same two of their other calls.  Each call makes
-    another communicator.  ``timeout`` (seconds) holds for joining and is the default of its calls.
+    A collective: all ranks of the group call it, at the same place in the order of their calls.  ``timeout``
+    (seconds) limits how long connecting takes, and is the default of the communicator's calls.
 
     >>> import torch, torch.distributed as dist
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -52,7 +52,7 @@ def communicator(process_group: Any = None, timeout: float = 300.0) -> Communica
 
 
 def group_of(process_group: Any) -> Any:
-    """The group that is meant, of which this process is a rank."""
+    """The process group, or that of all ranks for None; an InputError if this process is not in it."""
     if not (dist.is_available() and dist.is_initialized()):
         raise InputError("torch.distributed is not initialised: call init_process_group() first")
     if process_group is None:
@@ -65,7 +65,7 @@ def group_of(process_group: Any) -> Any:
 
 
 class _Place(NamedTuple):
-    """Where a rank is to be found."""
+    """How the others reach a rank."""
 
     mpi_rank: int
     address: str
@@ -76,7 +76,7 @@ def _driver(group: Any, timeout: float) -> Driver:
         return Engine(0, 1, Alone())
     end = time.monotonic() + timeout
     mine = _Place(_mpi_rank(), _address_towards(_master(group)))
-    places = [_Place(*page) for page in _exchange(group, mine, timeout)]
+    places = [_Place(*place) for place in _gather(group, mine, timeout)]
     ranks = [place.mpi_rank for place in places]
     if NOT_MPI not in ranks:
         return _mpi(ranks)
@@ -84,9 +84,9 @@ def _driver(group: Any, timeout: float) -> Driver:
 
 
 def _mpi_rank() -> int:
-    """This process's rank in the job of mpiexec or srun, if it is one of MPI."""
+    """This process's rank in the MPI job, if mpiexec or srun started it as part of one."""
     _, count = launched()
-    if count == 1 or dist.is_torchelastic_launched():  # srun may have started torchrun, and that this process
+    if count == 1 or dist.is_torchelastic_launched():  # srun may have started torchrun
         return NOT_MPI
     try:
         from mpi4py import MPI  # importing it starts MPI
@@ -97,7 +97,7 @@ def _mpi_rank() -> int:
 
 
 def _mpi(ranks: list[int]) -> Driver:
-    """The processes with these ranks, in this order."""
+    """A driver for the processes with these ranks of the MPI job, in this order."""
     from mpi4py import MPI
 
     from sparsewire.drivers import mpi
@@ -105,45 +105,45 @@ def _mpi(ranks: list[int]) -> Driver:
     chosen = MPI.COMM_WORLD.group.Incl(ranks)
     comm = MPI.COMM_WORLD.Create_group(chosen)
     try:
-        return mpi.connect(comm)  # on a duplicate
+        return mpi.connect(comm)  # which duplicates it
     finally:
         comm.Free()
         chosen.Free()
 
 
 def _tcp(group: Any, addresses: list[str], timeout: float) -> Driver:
-    """Rank 0 listens, and tells where, and the secret by which ranks recognise each other."""
+    """A driver whose rank 0 listens, and tells the others where, and the secret that ranks prove to know."""
     end = time.monotonic() + timeout
     listener, invitation = None, None
     if group.rank() == 0:
         listener = listen((_seen_by_others(addresses), 0))
         invitation = [*listener.getsockname()[:2], secrets.token_hex(32)]
-    host, port, secret = _exchange(group, invitation, timeout)[0]
+    host, port, secret = _gather(group, invitation, timeout)[0]
     return tcp.connect(group.rank(), group.size(), listener or (host, port), secret, end - time.monotonic())
 
 
-def _exchange(group: Any, mine: Any, timeout: float) -> list[Any]:
-    """Everybody's page, in rank order."""
-    text = json.dumps(mine).encode().ljust(PAGE_BYTES)
-    page = torch.tensor(list(text), dtype=torch.uint8, device=device_of_messages(group))
-    pages = [torch.empty_like(page) for _ in range(group.size())]
+def _gather(group: Any, mine: Any, timeout: float) -> list[Any]:
+    """What every rank of the process group tells, in rank order."""
+    text = json.dumps(mine).encode().ljust(MESSAGE_BYTES)
+    message = torch.tensor(list(text), dtype=torch.uint8, device=device_of_messages(group))
+    messages = [torch.empty_like(message) for _ in range(group.size())]
     started = time.monotonic()
     try:
-        dist.all_gather(pages, page, group, async_op=True).wait(timedelta(seconds=timeout))
+        dist.all_gather(messages, message, group, async_op=True).wait(timedelta(seconds=timeout))
     except RuntimeError as error:
         if time.monotonic() - started < timeout:
             raise PeerLostError(f"a rank of the process group is gone: {error}") from error
         raise CollectiveTimeout(
             f"not all {group.size()} ranks of the process group came within {timeout:g} s"
         ) from error
-    return [json.loads(bytes(page.tolist())) for page in pages]
+    return [json.loads(bytes(message.tolist())) for message in messages]
 
 
 # -- addresses -----------------------------------------------------------------------------------
 
 
 def _master(group: Any) -> str:
-    """The host of the group's store; a store without one is shared by processes of one host."""
+    """The host of the group's store; stores that have none serve the processes of one host."""
     try:
         store = _get_process_group_store(group)
     except KeyError:
@@ -154,7 +154,7 @@ def _master(group: Any) -> str:
 
 
 def _address_towards(host: str) -> str:
-    """This host's address on the way to another."""
+    """This host's address in the network that leads to another host."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -165,9 +165,9 @@ def _address_towards(host: str) -> str:
 
 
 def _seen_by_others(addresses: list[str]) -> str:
-    """Rank 0's address on the way to the others.
+    """The address at which the others reach rank 0.
 
-    On the master's own host its name often means loopback, which is of no use to ranks of other hosts.
+    On rank 0's own host, the host's name often means loopback, which ranks of other hosts cannot reach.
     """
     elsewhere = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
     return _address_towards(elsewhere[0]) if elsewhere else addresses[0]

@@ -16,9 +16,9 @@ from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import precision_of
 from sparsewire.communicator.convert import numpy_to_tensor
 from sparsewire.compress import BlockTopK, ErrorFeedback, TopK
-from sparsewire.compress.base import StepState
 from sparsewire.compress.feedback import FeedbackState
 from sparsewire.compress.schedule import count_of, density_at
+from sparsewire.compress.state import StepState
 from sparsewire.errors import InputError
 from sparsewire.torch.device import positions_of, vector_from
 from sparsewire.vector import SparseVector

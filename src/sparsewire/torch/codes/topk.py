@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sparsewire.algorithms import Regions
-from sparsewire.compress.base import StepState
+from sparsewire.compress.state import StepState
 from sparsewire.sync import Sync, SyncState
 from sparsewire.torch.codes import Code, Sent
 from sparsewire.torch.device import Device
