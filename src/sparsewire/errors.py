@@ -1,4 +1,4 @@
-"""What can go wrong, and who is to blame: the type says it.
+"""What can go wrong; the type says who has to change something.
 
     SparsewireError
     ├── InputError                your argument is unusable; also a ValueError
@@ -9,8 +9,8 @@
         ├── CollectiveTimeout     a rank did not come in time; also a TimeoutError
         └── WireError             bytes that are not a frame
 
-InputError and CallMismatchError concern one call: every rank raises, and the next call works again.
-After a TransportError every later call on the communicator raises too.
+InputError and CallMismatchError concern one call: every rank raises, and the next call works.
+After a TransportError, every later call on the communicator raises as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MissingExtraError(SparsewireError, ImportError):
 
 
 class TransportError(SparsewireError):
-    """Messages can no longer be trusted to arrive; the communicator is broken."""
+    """Messages may no longer arrive; the communicator is broken."""
 
 
 class PeerLostError(TransportError):

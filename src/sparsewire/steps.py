@@ -7,7 +7,7 @@ Contract of ``yield``:
 
 - A yielded list is one round.  All of it is started together; the script resumes when its ``Recv`` and
   ``RecvAny`` steps are answered, with their payloads in the order listed.  Sends go on by themselves,
-  and are complete before the collective ends: a script can compute while they are under way.
+  and are complete before the collective ends: a script can compute while messages are being sent.
 - Messages from one rank to another arrive in the order sent.  Collectives in flight together are kept
   apart by the driver, so scripts have no tags.
 - A payload is one piece (a ``SparseVector``) or a list of pieces, and a value: nobody writes to it
@@ -48,7 +48,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class RecvAny:
-    """The next payload from whichever of ``peers``, or of all, speaks first, as ``(rank, payload)``."""
+    """The next payload from any of ``peers``, or of all ranks, as ``(rank, payload)``."""
 
     peers: tuple[int, ...] = ()
 

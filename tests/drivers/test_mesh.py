@@ -80,9 +80,9 @@ def test_rank_that_closes_is_lost(ends):
     assert list(a.mesh.lost) == [1]
 
 
-def test_rank_that_was_given_up_as_a_stranger_while_it_computed_is_found_again(ends, monkeypatch):
-    """b takes a's unanswered dialling for a stranger's; then b needs a, and a had something to send."""
-    monkeypatch.setattr(mesh, "STRANGER_S", 0.05)
+def test_rank_whose_handshake_was_refused_while_it_computed_is_found_again(ends, monkeypatch):
+    """b closes a's connection, whose handshake waits for a; then b needs a, and a has a message to send."""
+    monkeypatch.setattr(mesh, "HANDSHAKE_S", 0.05)
     a, b = ends
     a.mesh.watch(1)
     outgoing = a.post(1, 7)

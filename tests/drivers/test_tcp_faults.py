@@ -80,7 +80,7 @@ def test_rank_that_exits_too_early_is_named(size):
     assert_all(outcomes, "PeerLostError", f"rank {size - 1} is gone")
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("size", [2, 5])
 def test_rank_that_never_comes_to_the_rendezvous_is_named(size):
     program = "def main(rank, size):\n    sw.init(timeout=2)\n"
     with jobs.job(size) as job:
@@ -222,12 +222,12 @@ def test_bad_input_is_raised_by_a_rank_that_comes_later():
     assert_all(outcomes, "InputError", "rank 1: indices[1] is 4")
 
 
-def test_connection_that_waited_between_two_calls_is_not_taken_for_a_stranger():
-    """Two ranks dial each other at once; one leaves the call before its own dialling is answered."""
+def test_connection_that_waited_between_two_calls_is_not_refused():
+    """Two ranks dial each other at once; one leaves the call before its own connection is answered."""
     outcomes = jobs.run(
         """
         import sparsewire.drivers.tcp.mesh as mesh
-        mesh.STRANGER_S = 0.2
+        mesh.HANDSHAKE_S = 0.2
         def main(rank, size):
             comm = sw.init(timeout=20)
             for root in range(1, size):

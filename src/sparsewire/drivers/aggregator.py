@@ -1,8 +1,8 @@
 """The engine of a rank that only aggregates: it makes no calls, and takes part in those that others make.
 
 The first message of a collective brings its number and its call, and starts the script here.  So calls may
-come in any order and several at once, and those that are none of its business never come.  It has no time-out
-of its own: workers have theirs, and tell it.
+come in any order and several at once, and calls that need no aggregator never come.  An aggregator has no
+time-out: workers have theirs, and report it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from sparsewire.coding.call import Abort, Call
 from sparsewire.coding.frame import Message
-from sparsewire.drivers.engine import Collective, Engine, as_told
+from sparsewire.drivers.engine import Collective, Engine, as_transport_error
 from sparsewire.drivers.protocols import Transport
 from sparsewire.errors import CallMismatchError, InputError, SparsewireError, TransportError
 from sparsewire.steps import Steps
@@ -23,14 +23,15 @@ LONGEST_WAIT_S = 1.0
 
 
 def check_aggregators(aggregators: int, size: int) -> None:
+    """Raises InputError unless at least one rank of ``size`` is left to work."""
     if not isinstance(aggregators, int) or not 0 <= aggregators < size:
         raise InputError(
-            f"aggregators is {aggregators!r} in a job of {size} ranks; it must be 0 or more, and below that"
+            f"aggregators is {aggregators!r} in a job of {size} ranks; it must be 0 or more, and below {size}"
         )
 
 
 def check_agreement(given: Sequence[int]) -> None:
-    """Has everybody, by rank, given the same number of aggregators?"""
+    """Raises CallMismatchError unless all ranks have given the same number of aggregators."""
     other = next((rank for rank, aggregators in enumerate(given) if aggregators != given[0]), None)
     if other is not None:
         both = (f"rank {rank} called init(aggregators={given[rank]})" for rank in (0, other))
@@ -38,16 +39,16 @@ def check_agreement(given: Sequence[int]) -> None:
 
 
 def engine_at(rank: int, size: int, transport: Transport, aggregators: int) -> Engine:
-    """A worker's engine, or that of one of the last ranks, which only aggregate."""
+    """The engine of a worker, or of an aggregator, which the last ``aggregators`` ranks are."""
     kind = Server if rank >= size - aggregators else Engine
     return kind(rank, size, transport, aggregators)
 
 
 class Server(Engine):
-    """See ``ServingDriver``.  Until it serves, it is an engine like others: to join the group takes calls."""
+    """See ``ServingDriver``.  Until it serves, it makes calls, as other engines do, to join its group."""
 
     _script_of: Callable[[Call], Steps[None]] | None = None
-    _failure: BaseException | None = None  # of a script, if more than its own collective is lost
+    _failure: BaseException | None = None  # of a script, if it broke more than its own collective
 
     def serve(self, script_of: Callable[[Call], Steps[None]]) -> None:
         self._script_of = script_of
@@ -62,7 +63,7 @@ class Server(Engine):
                 self._step_all()
                 self.transport.poll(LONGEST_WAIT_S)
         except BaseException as error:  # such as Ctrl-C
-            self._break_down(as_told(self.rank, error))
+            self._break_down(as_transport_error(self.rank, error))
             self._step_all()
             raise
         if self._broken is not None:
@@ -78,7 +79,7 @@ class Server(Engine):
     def _begin(
         self, number: int, call: bytes, caller: int, script_of: Callable[[Call], Steps[None]]
     ) -> Collective[None]:
-        def script() -> Steps[None]:  # whatever is wrong with the call is then an error of the collective
+        def script() -> Steps[None]:  # a call that cannot be unpacked is then an error of the collective
             yield from script_of(Call.unpack(call))
 
         return Collective(number, call, caller, script(), math.inf, self._ended)
@@ -92,5 +93,5 @@ class Server(Engine):
         return self._script_of is None and super()._is_to_come(number)
 
     def _fail_late(self, number: int, error: SparsewireError) -> None:
-        """It failed before anybody spoke to this rank, or after all had: whoever called it raises."""
+        """Nothing to raise here: the ranks that made the call do."""
         self._abandoned.add(number)

@@ -1,11 +1,11 @@
 """One rank's part of many collectives in flight, over any transport.
 
-A transport moves messages between ranks; here they are sorted into collectives.  Every message carries the
-number of its collective: early ones wait for theirs, and leftovers of one that failed are dropped.  One
-thread at a time may be inside, and everything happens in its calls.
+A transport moves messages between ranks; the engine gives each to its collective, whose number is in the
+message.  Messages that come early wait for their collective, and those of a failed one are dropped.  One
+thread at a time may use an engine, and everything happens in its calls.
 
-Failure: whoever fails tells everybody (an ``Abort`` message) and raises; whoever is told raises the same.  A
-collective fails alone, unless the transport broke: then all in flight fail.
+Failure: a rank at which a collective fails sends an ``Abort`` message to all ranks and raises.  A rank that
+receives one raises the same error.  Other collectives go on, unless the transport broke: then all fail.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sparsewire.errors import (
 )
 from sparsewire.steps import Send, Steps
 
-__all__ = ["Collective", "Engine", "as_told"]
+__all__ = ["Collective", "Engine", "as_transport_error"]
 
 T = TypeVar("T")
 
-GRACE_S = 0.5  # after a time-out or a loss: how long to listen to what others have to say about it
-FAREWELL_S = 1.0  # after a failure: how long to try to tell everybody
+LISTEN_S = 0.5  # after a time-out or a loss: how long to wait for what other ranks report about it
+NOTIFY_S = 1.0  # after a failure: how long to try to tell everybody
 
 
 class Collective(Generic[T]):
@@ -61,7 +61,7 @@ class Collective(Generic[T]):
         self.traffic = Traffic()
         self.unsent: list[Outgoing] = []
         self.failure: SparsewireError | None = None  # why it has to end, once known
-        self.told = False  # was it somebody else who told us?
+        self.told = False  # did another rank report the failure?
         self.ended = False
         self.error: BaseException | None = None
 
@@ -72,9 +72,9 @@ class Collective(Generic[T]):
         return self.execution.result, self.traffic
 
     def awaited(self, rank: int, size: int) -> set[int]:
-        """The ranks without whom this rank cannot go on."""
+        """The ranks that this rank is waiting for."""
         sources = self.execution.waiting_for
-        if sources is None:  # anybody's message would do, so nobody may be missing
+        if sources is None:  # it may be a message from any rank, so none may be missing
             sources = set(range(size)) - {rank}
         return sources | {outgoing.peer for outgoing in self.unsent}
 
@@ -99,8 +99,8 @@ class Engine:
         self._early: dict[int, list[tuple[int, Message]]] = defaultdict(list)  # for collectives to come
         self._abandoned: set[int] = set()  # collectives that failed, as far as this rank knows
         self._late: SparsewireError | None = None  # one of them, not raised here yet
-        self._reports: dict[int, set[int]] = {}  # rank whose time ran out -> whom it was waiting for
-        self._heard = False  # has a message come that no step has seen?
+        self._reports: dict[int, set[int]] = {}  # rank whose time ran out -> ranks that it was waiting for
+        self._has_news = False  # has a message come that no step has seen?
         self._broken: SparsewireError | None = None
         transport.attach(self._arrived, self._break_down)
 
@@ -110,7 +110,7 @@ class Engine:
             while not collective.ended:
                 self.progress(collective.timeout)
         except BaseException as error:  # such as Ctrl-C
-            self._break_down(as_told(self.rank, error))
+            self._break_down(as_transport_error(self.rank, error))
             self._step_all()
             raise
         return collective.outcome()
@@ -179,15 +179,15 @@ class Engine:
     # -- one collective --------------------------------------------------------------------------
 
     def _step_all(self) -> None:
-        self._heard = True
-        while self._heard:  # again, if messages came while others were told of a failure
-            self._heard = False
+        self._has_news = True
+        while self._has_news:  # again, if messages came while others were told of a failure
+            self._has_news = False
             for collective in [*self._flight.values()]:
-                if not collective.ended:  # it may have fallen with another
+                if not collective.ended:  # it may have failed together with another one
                     self._step(collective)
 
     def _step(self, collective: Collective[Any]) -> None:
-        """Go on as far as possible without waiting."""
+        """Advance a collective as far as possible without waiting."""
         try:
             if collective.failure is not None:
                 raise collective.failure
@@ -198,7 +198,7 @@ class Engine:
         except SparsewireError as error:
             self._fail(collective, error, error)
         except Exception as error:  # the script's own
-            self._fail(collective, error, as_told(self.rank, error))
+            self._fail(collective, error, as_transport_error(self.rank, error))
 
     def _advance(self, collective: Collective[Any]) -> None:
         execution, rounds = collective.execution, collective.execution.rounds
@@ -209,7 +209,7 @@ class Engine:
         if execution.done and not collective.unsent:
             late, self._late = self._late, None
             self._end(collective, late)
-        elif execution.rounds != rounds:  # it waits for others than before
+        elif execution.rounds != rounds:  # it waits for other ranks than before
             for peer in collective.awaited(self.rank, self.size):
                 self.transport.watch(peer)
 
@@ -228,13 +228,13 @@ class Engine:
         awaited = collective.awaited(self.rank, self.size)
         if awaited.isdisjoint(self.transport.lost):
             return
-        self._listen(collective)  # did it leave because of a failure that we are about to be told of?
+        self._listen(collective)  # it may have left because of a failure, of which a message is on its way
         peer = min(awaited & self.transport.lost.keys())
         how = f"{self.transport.lost[peer]} (noticed by rank {self.rank})"
         raise PeerLostError(f"rank {peer} is gone: {how}{self._roles([peer])}")
 
     def _check_time(self, collective: Collective[Any]) -> None:
-        """When time is up, blame those who are waited for and do not say themselves that they are waiting."""
+        """When time is up, name the ranks that are waited for and do not report that they wait themselves."""
         if not self._reports and time.monotonic() < collective.deadline:
             return
         awaited = collective.awaited(self.rank, self.size)
@@ -249,17 +249,17 @@ class Engine:
         raise CollectiveTimeout(f"rank {names} did not arrive {limit} in {what}{more}")
 
     def _roles(self, peers: Iterable[int]) -> str:
-        """What to add to a message that names these ranks."""
+        """What an error message says of these ranks in addition: which of them are aggregators."""
         workers = self.size - self.aggregators
         return "".join(f"; rank {peer} is an aggregator" for peer in peers if peer >= workers)
 
     # -- failure ---------------------------------------------------------------------------------
 
     def _fail(self, collective: Collective[Any], error: BaseException, told: SparsewireError) -> None:
-        """End a collective here with ``error``, and let everybody know, unless it was they who told us."""
+        """End a collective here with ``error``, and send ``told`` to all ranks, unless it was received."""
         self._abandoned.add(collective.number)
-        # Rank 0 is connected to everybody, so it passes on what it was told: to some the failing rank
-        # may have had no connection yet, and leave before they come.  Time-outs are told already.
+        # Rank 0 is connected to every rank, so it forwards what it was told: the failing rank may have no
+        # connection to some of them, and end before they come.  Time-outs were sent already.
         if (not collective.told or self.rank == 0) and not isinstance(told, CollectiveTimeout):
             self._notify(Envelope(collective.number, collective.call), Abort(told))
         self._end(collective, error)
@@ -269,24 +269,24 @@ class Engine:
                 self._end(other, told)
 
     def _break_down(self, error: SparsewireError, told: bool = False) -> None:
-        """The transport broke, here or elsewhere: nothing that is in flight can end well."""
+        """The transport broke, here or at another rank: everything that is in flight fails."""
         for collective in self._flight.values():
             collective.fail(error, told)
         if not self._flight:
             self._broken = self._broken or error
 
     def _fail_late(self, number: int, error: SparsewireError) -> None:
-        """An earlier collective failed elsewhere after this rank's part of it, one-sided, had ended well.
+        """An earlier collective failed at another rank after this rank had done its part of it.
 
-        What is in flight is not disturbed: the next collective goes on to its end, and then this rank raises.
+        What is in flight goes on: this rank raises the error at the end of its next collective.
         """
         if number not in self._abandoned:
             self._abandoned.add(number)
             self._late = self._late or error
 
     def _listen(self, collective: Collective[Any]) -> None:
-        """Take in what others have to say for a moment; raises if one of them tells us of a failure."""
-        end = time.monotonic() + GRACE_S
+        """Receive messages for a moment; raises if one of them reports a failure."""
+        end = time.monotonic() + LISTEN_S
         while collective.failure is None and (remaining := end - time.monotonic()) > 0:
             self.transport.poll(remaining)
         if collective.failure is not None:
@@ -295,7 +295,7 @@ class Engine:
     def _notify(self, envelope: Envelope, abort: Abort) -> None:
         peers = [p for p in range(self.size) if p != self.rank and self.transport.reachable(p)]
         outgoing = self.transport.post(peers, frame.encode(abort, envelope))
-        end = time.monotonic() + FAREWELL_S
+        end = time.monotonic() + NOTIFY_S
         while (remaining := end - time.monotonic()) > 0:
             if all(message.done or message.peer in self.transport.lost for message in outgoing):
                 break
@@ -317,10 +317,10 @@ class Engine:
             collective.unsent += self.transport.post([send.peer for send in group], buffers)
 
     def _arrived(self, source: int, message: Message) -> None:
-        """Sort a message by collective; what disagrees with this rank's call ends the call."""
+        """Give a message to its collective; a message of another call than this rank's ends the call."""
         (number, call), payload, nbytes = message
         collective = self._flight.get(number)
-        self._heard = True
+        self._has_news = True
         if isinstance(payload, Abort):
             self._aborted(source, message, payload)
         elif self._is_to_come(number):
@@ -354,12 +354,12 @@ class Engine:
 
 
 def _mismatch(*calls: tuple[int, bytes]) -> CallMismatchError:
-    """Both calls, the lower rank's first: every rank says the same."""
+    """The error that names both calls, the lower rank's first, so that every rank says the same."""
     return CallMismatchError(
         ", but ".join(f"rank {rank} called {Call.unpack(call)}" for rank, call in sorted(calls))
     )
 
 
-def as_told(rank: int, error: BaseException) -> TransportError:
-    """What others hear of an error that is none of ours."""
+def as_transport_error(rank: int, error: BaseException) -> TransportError:
+    """What other ranks are told of an error that is not a SparsewireError."""
     return TransportError(f"rank {rank} failed with {type(error).__name__}: {error}")

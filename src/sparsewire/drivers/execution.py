@@ -58,16 +58,16 @@ class Execution(Generic[T]):
 
     @property
     def unread(self) -> list[int]:
-        """Who sent messages that nobody asked for."""
+        """The ranks whose messages have come and were not asked for."""
         return [source for source, _ in self._inbox]
 
     def deliver(self, source: int, payload: Any) -> None:
         self._inbox.append((source, payload))
 
     def advance(self) -> list[Send]:
-        """Resume the script, while its round is complete, until it sends something; none when it has to wait.
+        """The next sends of the script, which resumes while its round is complete; none if it has to wait.
 
-        What it sends can leave while it computes what it will send next.
+        It returns after each round that sends: messages leave while the script computes the next ones.
         """
         sends: list[Send] = []
         while not sends and not self.done and self._round_is_complete():
@@ -108,6 +108,7 @@ class Execution(Generic[T]):
 
 
 def check_peer(peer: int, rank: int, size: int) -> None:
+    """Raises unless ``rank`` may send to ``peer``."""
     if peer == rank or not 0 <= peer < size:
         raise SparsewireError(
             f"rank {rank} sends to rank {peer}; there are ranks 0..{size - 1} and no self-sends"
@@ -115,6 +116,7 @@ def check_peer(peer: int, rank: int, size: int) -> None:
 
 
 def check_finished(executions: Sequence[Execution[Any]]) -> None:
+    """Raises unless all scripts have ended and all messages were read."""
     stuck = {rank: e.waiting_for for rank, e in enumerate(executions) if not e.done}
     if stuck:
         raise DeadlockError(f"ranks wait for messages that nobody sends (rank: awaited): {stuck}")

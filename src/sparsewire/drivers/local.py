@@ -1,8 +1,8 @@
 """All ranks in one process: the driver for tests, and for a process that is alone.
 
-Messages are delivered one at a time in an order drawn from a seed, so every interleaving that a network
-could produce can be produced here, and produced again.  A script that waits for a message that nobody
-will send, or leaves one unread, is an error with the ranks named.
+Messages are delivered one at a time, in an order that is drawn from a seed: every order that a network could
+produce can be produced here, and repeated.  If a script waits for a message that nobody sends, or leaves one
+unread, the error names the ranks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _read_only(array: Array) -> Array:
 
 
 class Alone:
-    """The transport of a group of one: there is nobody to talk to."""
+    """The transport of a group of one rank: there is nobody to send to."""
 
     kind = ("local", "")
 
@@ -93,13 +93,13 @@ class Alone:
         """Nothing happens."""
 
     def wake(self) -> None:
-        """Nobody sleeps."""
+        """No poll ever waits."""
 
     def reachable(self, peer: int) -> bool:
         return False
 
     def watch(self, peer: int) -> None:
-        """Nobody leaves."""
+        """There is no peer to watch."""
 
     def hint(self) -> str:
         return ""
@@ -111,4 +111,4 @@ class Alone:
         return Alone()
 
     def close(self, in_order: bool = True) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

@@ -3,9 +3,10 @@
 A message is joined into one buffer and sent at once.  The receiver learns its size from a matched probe,
 receives it into memory of that size, and reads the pieces in place (``docs/design.md`` has the comparison).
 
-Only buffer calls that return at once are made, on a duplicate of the caller's communicator: nothing is mixed
-up with the caller's messages, and no call can hang.  One lock around them makes MPI_THREAD_SERIALIZED enough
-for any number of communicators; a program without non-blocking calls needs only MPI_THREAD_SINGLE.
+Messages are sent and received by buffer calls that return at once, on a duplicate of the caller's
+communicator: they are never mixed up with the caller's messages, and no call can hang.  One lock around all
+calls makes MPI_THREAD_SERIALIZED enough for any number of communicators.  A program without non-blocking
+calls needs only MPI_THREAD_SINGLE.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ except ImportError as error:
 
 __all__ = ["MpiTransport", "connect"]
 
-AT_ONCE_BYTES = 1 << 12  # a message up to this size that was probed is there: receiving it takes no time
-EAGER_POLLS = 50  # so many polls in vain before the thread makes room for others
-LONGEST_NAP_S = 5e-4
-FAREWELL_S = 1.0  # when closing: how long to wait for messages to leave
+AT_ONCE_BYTES = 1 << 12  # a message up to this size has arrived when the probe finds it: receive it at once
+BUSY_POLLS = 50  # how often to poll in vain before sleeping between polls
+LONGEST_SLEEP_S = 5e-4
+SENDING_AT_CLOSE_S = 1.0  # how long closing waits for messages that are still being sent
 TAGS = 1 << 15  # MPI guarantees that tags below this can be used
 GROUP_TAG = 0  # for the messages that MPI itself sends while it makes a group; no transport uses it
 
 _calling = threading.Lock()  # MPI_THREAD_SERIALIZED: one call at a time
-_tags = 0  # the next one to use, as far as this process knows
+_tags = 0  # how many tags were given out, as far as this process knows
 _open: weakref.WeakSet[MpiTransport] = weakref.WeakSet()
 
 
@@ -73,8 +74,8 @@ def _checked(comm: Any) -> MPI.Intracomm:
 
 
 @atexit.register
-def _leave() -> None:
-    """Before MPI is finalized, which would wait for messages that nobody fetches."""
+def _close_all() -> None:
+    """Runs before MPI is finalized, which would wait for messages that nobody fetches."""
     for transport in [*_open]:
         transport.close()
 
@@ -82,8 +83,8 @@ def _leave() -> None:
 class MpiTransport:
     """One rank's messages over a communicator that belongs to it alone.
 
-    It tells its ``partners`` when it leaves, by an empty message.  Of others nobody hears that they are gone;
-    when a rank dies, MPI ends the whole job.
+    When it closes, it tells its ``partners`` by an empty message; it does not tell other ranks.  When a rank
+    dies, MPI ends the whole job.
     """
 
     def __init__(self, comm: MPI.Intracomm, partners: Sequence[int] = ()) -> None:
@@ -91,7 +92,7 @@ class MpiTransport:
         self.kind = ("mpi", MPI.Get_library_version().split("\n")[0])
         self._comm, self._partners = comm, partners
         self._tag = _new_tag(comm)
-        comm.Set_errhandler(MPI.ERRORS_RETURN)  # so that they become exceptions
+        comm.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors become exceptions
         self._outgoing: list[Outgoing] = []
         self._incoming: deque[_Incoming] = deque()
         self._status = MPI.Status()
@@ -119,21 +120,21 @@ class MpiTransport:
         return posted
 
     def poll(self, timeout: float) -> None:
-        """Return when a message has come or left, or when woken up.
+        """Return when a message was received or sent, or when woken up.
 
-        Politely: there may be more ranks than cores.
+        Between polls the thread lets others run, because there may be more ranks than cores.
         """
         end = time.monotonic() + timeout
         polls = 0
         try:
             while not (self._receive() | self._complete_sends()) and not self._woken:
                 polls += 1
-                if polls < EAGER_POLLS:
+                if polls < BUSY_POLLS:
                     os.sched_yield()
                     continue
                 if time.monotonic() >= end:
                     break
-                time.sleep(min(LONGEST_NAP_S, polls * 1e-7))
+                time.sleep(min(LONGEST_SLEEP_S, polls * 1e-7))
         except MPI.Exception as error:
             self._on_error(TransportError(f"MPI failed: {error}"))
         self._woken = False
@@ -145,7 +146,7 @@ class MpiTransport:
         return peer not in self.lost
 
     def watch(self, peer: int) -> None:
-        """The launcher does, and partners tell."""
+        """There is nothing to do: the launcher notices ranks that die, and partners say that they close."""
 
     def hint(self) -> str:
         return ""
@@ -163,15 +164,15 @@ class MpiTransport:
     def close(self, in_order: bool = True) -> None:
         """Give back what MPI holds.
 
-        Messages that nobody fetches are abandoned after a moment; then, and after a failure, the communicator
-        is not freed: MPI would give its context to the next one, where late messages do harm.
+        Messages that nobody fetches are abandoned after a moment.  Then, and after a failure, the
+        communicator is not freed: MPI would give its context to the next one, where late messages do harm.
         """
         if self._closed or MPI.Is_finalized():
             return
         self._closed = True
         with suppress(TransportError):
             self.post([peer for peer in self._partners if peer not in self.lost], [])
-        end = time.monotonic() + FAREWELL_S
+        end = time.monotonic() + SENDING_AT_CLOSE_S
         while self._outgoing and time.monotonic() < end:
             self._complete_sends()
             os.sched_yield()
@@ -215,7 +216,7 @@ class MpiTransport:
 
 
 class Outgoing:
-    """A message that MPI is sending from a copy of its own."""
+    """A message that MPI is sending from a copy that belongs to it."""
 
     __slots__ = ("_data", "done", "peer", "request")
 
@@ -230,7 +231,7 @@ class Outgoing:
         return self.done
 
     def keep(self) -> None:
-        """It is a copy."""
+        """There is nothing to do: what is sent is a copy."""
 
 
 class _Incoming:
@@ -270,7 +271,7 @@ def _new_tag(comm: MPI.Intracomm) -> int:
 
 
 def _join(buffers: list[Any]) -> Any:
-    """One buffer with everything in it."""
+    """The buffers as one."""
     nbytes = sum(map(len, buffers))
     if nbytes < memory.SMALL_BYTES:
         return b"".join(buffers)

@@ -19,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass
 class Traffic:
-    """What one rank moved during a collective; bytes are whole frames, headers included."""
+    """What one rank sent and received during a collective; bytes include the headers of frames."""
 
     rounds: int = 0
     messages_sent: int = 0
@@ -29,18 +29,18 @@ class Traffic:
 
 
 class Driver(Protocol):
-    """Runs scripts for one rank.  All ranks call in the same order; one thread at a time is inside."""
+    """Runs scripts for one rank.  All ranks call in the same order, and from one thread at a time."""
 
     rank: int
     size: int
     aggregators: int  # how many of the ranks, the last ones, only aggregate
-    index_price: float  # how many bytes coding an index has to save; see ``support``
+    index_price: float  # how many bytes coding an index has to save; see ``coding.indices``
 
     def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
         """Run one collective to its end; an error is raised on every rank."""
 
     def reserve(self) -> int:
-        """The number of the next collective, to be started or refused later than others that follow."""
+        """The number of the next collective, which may be started or refused later than the ones after it."""
 
     def start(
         self,
@@ -57,13 +57,13 @@ class Driver(Protocol):
         """Has every collective ended that was started?"""
 
     def progress(self, timeout: float) -> None:
-        """Wait for the network once, at most so many seconds, and do what it allows."""
+        """Wait for the network once, at most ``timeout`` seconds, and advance what can go on."""
 
     def wake(self) -> None:
         """End another thread's ``progress`` soon."""
 
     def refuse(self, error: SparsewireError, number: int | None = None) -> None:
-        """Spend one collective on telling everybody that this rank cannot take part, and why."""
+        """Use one collective to tell all ranks that this rank cannot take part in it, and why."""
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -76,7 +76,7 @@ class Driver(Protocol):
         """The driver of a new group of these ranks, this one among them; everybody's invitations by rank."""
 
     def close(self) -> None:
-        """Let go of every resource; may be called twice."""
+        """Release every resource; may be called twice."""
 
 
 @runtime_checkable
@@ -103,22 +103,22 @@ class Outgoing(Protocol):
 
     @property
     def done(self) -> bool:
-        """Has all of it left?"""
+        """Is all of it sent?"""
 
     def keep(self) -> None:
-        """Copy what has not left yet: its owner may write to it after a failed call."""
+        """Copy what is not sent yet: after a failed call, the caller may write to its arrays."""
 
 
 class Transport(Protocol):
     """Moves messages between ranks, in ``post`` and ``poll`` only; those of a pair keep their order."""
 
     kind: tuple[str, str]  # its name, and which of several networks it uses
-    lost: dict[int, str]  # ranks that are gone, and how we know
+    lost: dict[int, str]  # ranks that are gone, and how that was noticed
 
     def attach(
         self, on_message: Callable[[int, Message], None], on_error: Callable[[SparsewireError], None]
     ) -> None:
-        """``poll`` calls these with each message that arrives, and for bytes that are none."""
+        """``poll`` calls these: with each message that arrives, and with the error for other bytes."""
 
     def post(self, peers: Sequence[int], buffers: list[Any]) -> Sequence[Outgoing]:
         """Begin to send the same message to each of the peers."""
@@ -130,13 +130,13 @@ class Transport(Protocol):
         """End another thread's ``poll`` soon."""
 
     def reachable(self, peer: int) -> bool:
-        """Can it be told something?"""
+        """Can a message be sent to it?"""
 
     def watch(self, peer: int) -> None:
         """Make sure that the peer's end is noticed."""
 
     def hint(self) -> str:
-        """What else is odd, to be added to the message of a time-out."""
+        """What else the message of a time-out should mention."""
 
     def invite(self) -> bytes:
         """As ``Driver.invite``."""
@@ -145,4 +145,4 @@ class Transport(Protocol):
         """As ``Driver.split``."""
 
     def close(self, in_order: bool = True) -> None:
-        """Let go of every resource; may be called twice.  ``in_order``: no collective has failed."""
+        """Release every resource; may be called twice.  ``in_order`` says that no collective has failed."""

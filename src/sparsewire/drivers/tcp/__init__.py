@@ -56,7 +56,7 @@ def connect(
 
 
 def _address_book(rank: int, size: int, mine: _Page) -> Steps[list[_Page]]:
-    """Everybody's address, by way of rank 0, which sees to it that they agree on the rest."""
+    """Everybody's address, collected and sent to all by rank 0, which also checks that aggregators agree."""
     if rank:
         [book] = yield [Send(0, _to_vector(mine)), Recv(0)]
         return [_from_vector(page) for page in book]

@@ -1,8 +1,8 @@
 """TCP connections between ranks: who is connected to whom, and bytes in both directions.
 
-Two ranks are connected when they first need each other.  Whoever needs the other dials; if both dial at
-once there are two connections, each rank keeps sending on the one it dialled, and reads from both.  So the
-messages of a pair keep their order without any agreement.
+Two ranks are connected when they first need each other.  The rank that needs the other dials.  If both dial
+at once there are two connections: each rank keeps sending on the one that it dialled, and reads from both.
+So the messages of a pair keep their order, and the ranks need not agree on a connection.
 
 Sending is a gather write of the arrays themselves; receiving fills the arrays of the result.  Nothing is
 read or written outside ``poll`` and ``post``.  A ``Mesh`` is the ``Transport`` of a group.
@@ -27,8 +27,8 @@ from sparsewire.errors import CollectiveTimeout, InputError, SparsewireError
 
 __all__ = ["Address", "Mesh", "Outgoing", "listen", "reach"]
 
-STRANGER_S = 10.0  # how long a connection may take to prove that it is a rank
-MAX_STRANGERS = 256  # unproven connections at once; beyond that the oldest one goes
+HANDSHAKE_S = 10.0  # how long a connection may take to prove that it is from a rank
+MAX_HANDSHAKES = 256  # connections that have proved nothing yet; if there are more, the oldest one is closed
 IOV_MAX = 512  # buffers in one gather write; POSIX systems allow 1024
 
 Address = tuple[str, int]
@@ -50,15 +50,13 @@ class Mesh:
         self._listener = listener
         self._routes: dict[int, _Link] = {}  # rank -> the one connection on which we send to it
         self._links: dict[int, set[_Link]] = defaultdict(set)  # rank -> all open connections with it
-        self._strangers: deque[_Link] = deque()  # accepted, not yet authenticated, oldest first
+        self._handshakes: deque[_Link] = deque()  # accepted, not yet authenticated, oldest first
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        self._bell, self._ringer = (
-            socket.socketpair()
-        )  # a byte from the one ends a poll that listens at the other
-        self._bell.setblocking(False)
-        self._selector.register(self._bell, selectors.EVENT_READ, self._rung)
-        self._door: socket.socket | None = None  # where a group that is being made will find this rank
+        self._wake_receiver, self._wake_sender = socket.socketpair()  # a byte sent here ends another poll
+        self._wake_receiver.setblocking(False)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._woken)
+        self._group_listener: socket.socket | None = None  # for the ranks of a group that is being made
 
     def attach(
         self, on_message: Callable[[int, Message], None], on_error: Callable[[SparsewireError], None]
@@ -78,16 +76,16 @@ class Mesh:
         """Wait for the network once, and do what it allows."""
         for key, mask in self._selector.select(max(0.0, min(timeout, 1.0))):
             key.data(mask)
-        if self._strangers:  # after the reads: an answer may have waited here while we computed
-            self._refuse_slow_strangers()
+        if self._handshakes:  # after the reads: an answer may have waited here while this rank computed
+            self._refuse_slow_handshakes()
 
     def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # then it is ringing already
-            self._ringer.send(b"!", socket.MSG_DONTWAIT)
+        with contextlib.suppress(BlockingIOError):  # then enough bytes are waiting already
+            self._wake_sender.send(b"!", socket.MSG_DONTWAIT)
 
-    def _rung(self, _: int) -> None:
+    def _woken(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._bell.recv(64):
+            while self._wake_receiver.recv(64):
                 pass
 
     def reachable(self, peer: int) -> bool:
@@ -111,27 +109,27 @@ class Mesh:
 
     def invite(self) -> bytes:
         """Listen for a new group."""
-        if self._door is not None:  # nobody used it
-            self._door.close()
-        self._door = listen((self.address[0], 0))
-        return json.dumps(self._door.getsockname()[:2]).encode()
+        if self._group_listener is not None:  # of an invitation that led to no group
+            self._group_listener.close()
+        self._group_listener = listen((self.address[0], 0))
+        return json.dumps(self._group_listener.getsockname()[:2]).encode()
 
     def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Mesh:
-        """Connections of their own: what goes wrong in one group does not concern the other."""
-        assert self._door is not None
-        door, self._door = self._door, None
+        """The group's own connections, so that a failure in one group does not concern the other."""
+        assert self._group_listener is not None
+        listener, self._group_listener = self._group_listener, None
         secret = f"{self._secret}/{invitations[group[0]].decode()}"
-        mesh = Mesh(group.index(self._rank), len(group), door, secret)
+        mesh = Mesh(group.index(self._rank), len(group), listener, secret)
         mesh.addresses = {place: tuple(json.loads(invitations[rank])) for place, rank in enumerate(group)}
         return mesh
 
     def close(self, in_order: bool = True) -> None:
-        for end in (self._bell, self._ringer):
+        for end in (self._wake_receiver, self._wake_sender):
             end.close()
-        for link in {*self._strangers, *self._routes.values()}.union(*self._links.values()):
+        for link in {*self._handshakes, *self._routes.values()}.union(*self._links.values()):
             link.close()
-        if self._door is not None:
-            self._door.close()
+        if self._group_listener is not None:
+            self._group_listener.close()
         self._listener.close()
         self._selector.close()
 
@@ -150,17 +148,17 @@ class Mesh:
         try:
             accepted, _address = self._listener.accept()
         except OSError:
-            return  # it was gone before we came
+            return  # it was closed again already
         dialogue = handshake.accept(self._secret.encode(), self._rank, self._size)
-        self._strangers.append(self._start(_Link(accepted), dialogue))
-        if len(self._strangers) > MAX_STRANGERS:
-            self._drop(self._strangers.popleft(), "too many connections that do not prove anything")
+        self._handshakes.append(self._start(_Link(accepted), dialogue))
+        if len(self._handshakes) > MAX_HANDSHAKES:
+            self._drop(self._handshakes.popleft(), "too many connections that do not prove anything")
 
-    def _refuse_slow_strangers(self) -> None:
-        """Forget those who are no strangers any more, and close those who had their time."""
-        self._strangers = deque(link for link in self._strangers if link.open and link.peer is None)
-        while self._strangers and self._strangers[0].since + STRANGER_S < time.monotonic():
-            self._drop(self._strangers.popleft(), "it proved nothing in time")
+    def _refuse_slow_handshakes(self) -> None:
+        """Forget connections that are authenticated or closed, and close those whose time is over."""
+        self._handshakes = deque(link for link in self._handshakes if link.open and link.peer is None)
+        while self._handshakes and self._handshakes[0].since + HANDSHAKE_S < time.monotonic():
+            self._drop(self._handshakes.popleft(), "it proved nothing in time")
 
     def _start(self, link: _Link, dialogue: handshake.Dialogue) -> _Link:
         link.sock.setblocking(False)
@@ -177,16 +175,16 @@ class Mesh:
         link.close()
         peer = link.dialled if link.peer is None else link.peer
         if peer is None:
-            return  # a stranger
+            return  # it was never authenticated
         self._links[peer].discard(link)
         if not self._links[peer]:
             self.lost.setdefault(peer, reason)
         self._reroute(peer)
 
     def _reroute(self, peer: int) -> None:
-        """If our own dialling came to nothing but the rank is there, send on another connection.
+        """If the connection that we dialled was closed but another one is open, send on that one.
 
-        A rank that computes while its handshake waits for an answer is taken for a slow stranger.
+        This happens to a rank that computes while its handshake waits for an answer: the other end closes it.
         """
         route = self._routes.get(peer)
         if not self._links[peer] or route is None or route.open or route.peer is not None:
@@ -219,7 +217,7 @@ class Mesh:
         try:
             done = link.send()
         except OSError as error:
-            self._fill(link)  # it may have told us why before it left
+            self._fill(link)  # the other end may have sent the reason before it closed
             self._drop(link, f"sending to it failed ({error})")
             return
         if link.open and done == link.watched:
@@ -252,14 +250,14 @@ class Mesh:
             self.refused += link.dialled is None
             self._drop(link, str(error))
         except SparsewireError as error:
-            # Nothing that follows can be understood; but the connection stays, to tell the other end.
+            # What follows cannot be decoded.  The connection stays open, so that the other end can be told.
             self._on_error(type(error)(f"from rank {link.peer}: {error}"))
             link.reader = _ignored()
             link.wanted = next(link.reader)
 
 
 class Outgoing:
-    """A message, or what is left of it, in the queue of a connection."""
+    """A message, or the part of it that is not sent yet, in the queue of a connection."""
 
     __slots__ = ("buffers", "peer")
 
@@ -282,12 +280,12 @@ class _Link:
         self.sock = sock
         self.open = True
         self.since = time.monotonic()
-        self.peer: int | None = None  # who it is, once proven
-        self.dialled = dialled  # who it should be, if we dialled
+        self.peer: int | None = None  # the rank at the other end, once it has proved that
+        self.dialled = dialled  # the rank that we dialled; None if the connection was accepted
         self.reader: _Reader
         self.wanted = memoryview(b"")
         self.outgoing: deque[Outgoing] = deque()
-        self.watched = False  # is somebody waiting until it takes more bytes?
+        self.watched = False  # does the selector wait until it takes more bytes?
 
     def send(self) -> bool:
         """Write until all is sent (True) or the connection takes no more (False)."""
@@ -302,7 +300,7 @@ class _Link:
         return True
 
     def _consume(self, count: int) -> None:
-        """Remove the first ``count`` bytes of what waits."""
+        """Remove the first ``count`` bytes from the queue."""
         while self.outgoing:
             buffers = self.outgoing[0].buffers
             while buffers and count >= len(buffers[0]):
@@ -374,7 +372,7 @@ def reach(address: Address, deadline: float) -> socket.socket:
 
 
 def _dial(address: Address) -> socket.socket:
-    """A connection in the making; a refusal shows when the greeting is read."""
+    """A connection that is being made; if it is refused, reading the greeting fails."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     dialled = socket.socket(family, socket.SOCK_STREAM)
     dialled.setblocking(False)
