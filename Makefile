@@ -12,7 +12,7 @@ SANITIZED_PYTHON  = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX)
   ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python
 
 # What the compiled package is made from; Python files are used in place.
-SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp)
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp)
 
 # Tests that start no processes are distributed to the cores one by one.  The others follow, file by file: the tests of a
 # file share the processes that they start, and tests of tests/netns must not see each other's networks.

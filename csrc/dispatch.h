@@ -4,23 +4,30 @@
 #include <string>
 #include <vector>
 
+// What each ISA may assume.  The functions are compiled for these lists, and dispatch.cpp asks the processor for the same
+// lists.  They are attributes of functions, never flags of a file: a flag would also compile the inline functions that
+// other files share for this ISA.
+#define SPARSEWIRE_AVX2_FEATURES "avx2,f16c,bmi,bmi2,lzcnt,popcnt"
+#define SPARSEWIRE_AVX512_FEATURES SPARSEWIRE_AVX2_FEATURES ",avx512f,avx512bw,avx512dq,avx512vl"
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SPARSEWIRE_X86 1
-// What each ISA may assume; detect() in dispatch.cpp asks the processor for the same list.  As attributes of
-// functions, never as flags of a file: a flag would leak into inline functions that other files share.
-#define SPARSEWIRE_AVX2 [[gnu::target("avx2,f16c,bmi,bmi2,lzcnt,popcnt")]]
-#define SPARSEWIRE_AVX512 \
-  [[gnu::target("avx2,f16c,bmi,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]]
+#define SPARSEWIRE_AVX2 [[gnu::target(SPARSEWIRE_AVX2_FEATURES)]]
+#define SPARSEWIRE_AVX512 [[gnu::target(SPARSEWIRE_AVX512_FEATURES)]]
 #endif
 
 namespace sparsewire {
 
 enum class Isa { scalar, avx2, avx512 };  // each includes those before it
 
-std::vector<std::string> available_isas();  // slowest first
-std::string active_isa();                   // the best available one, until force()
-bool force_isa(const std::string& name);    // false, and nothing changes, if it is not available
-std::string last_isa();                     // of the version that the latest kernel call picked
+// Names of ISAs, the slowest first: those that this processor runs, and those that a processor with these features
+// would run.
+std::vector<std::string> available_isas();
+std::vector<std::string> isas_with(const std::vector<std::string>& features);
+
+std::string active_isa();                 // the best available one, until force_isa()
+bool force_isa(const std::string& name);  // false, and nothing changes, if it is not available
+std::string last_isa();                   // of the version that the latest kernel call picked
 
 // A row of a kernel's table of versions.  A kernel that gains nothing from an ISA has no row for it.
 template <class Function>
@@ -29,7 +36,7 @@ struct Version {
   Function* function;
 };
 
-Isa pick_isa(const Isa* offered, std::size_t count);  // the best that is not above the active one
+Isa pick_isa(const Isa* offered, std::size_t count);  // the best one that is not above the active one
 
 template <class Function, std::size_t count>
 Function* pick(const Version<Function> (&versions)[count]) {

@@ -1,13 +1,16 @@
+import inspect
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from kernel_cases import each_isa
 
 from sparsewire import kernels
-from sparsewire.kernels import _compiled, compiled, reference
+from sparsewire.kernels import _compiled, reference
 
 X = np.linspace(1, 2, 200, dtype=np.float32)
 CALLS = {
@@ -71,7 +74,7 @@ def test_an_isa_without_a_version_runs_the_one_below(isa, kernel):
 
 @pytest.mark.parametrize(("kernel", "call"), [*CALLS.items(), *CALLS_UP_TO_AVX2.items()])
 def test_the_reference_runs_no_compiled_code(kernel, call, monkeypatch):
-    monkeypatch.setattr(compiled, kernel, None)
+    monkeypatch.setattr(_compiled, kernel, None)
     with kernels.use_isa("reference"):
         call()
     with kernels.use_isa("scalar"), pytest.raises(TypeError):
@@ -100,9 +103,61 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
     assert not _compiled.force_isa("mmx")
 
 
+def functions(module):
+    return {name: value for name, value in vars(module).items() if callable(value) and name[0] != "_"}
+
+
+DISPATCH = {"active_isa", "available_isas", "force_isa", "isas_with", "last_isa"}
+
+
 def test_reference_and_compiled_have_the_same_functions():
-    assert reference.__all__ == compiled.__all__
-    assert all(callable(getattr(module, name)) for module in (reference, compiled) for name in module.__all__)
+    assert set(functions(reference)) == set(functions(_compiled)) - DISPATCH
+
+
+@pytest.mark.parametrize("kernel", functions(reference))
+def test_reference_and_compiled_take_the_same_arguments(kernel):
+    # The type checker knows the compiled functions only by the types of the reference.
+    with pytest.raises(TypeError, match="incompatible function arguments") as refusal:
+        getattr(_compiled, kernel)()
+    arguments = re.findall(r"\barg\d*: ", str(refusal.value).partition("Invoked with")[0])
+    assert len(arguments) == len(inspect.signature(getattr(reference, kernel)).parameters)
+
+
+CSRC = Path(__file__).parents[2] / "csrc"
+
+
+def features_of(isa):
+    """What functions for an ISA are compiled for, from the attribute that they have."""
+    macros = dict(re.findall(r"#define (\w+) (.*)", (CSRC / "dispatch.h").read_text()))
+    target = macros[f"SPARSEWIRE_{isa.upper()}"]
+    while "SPARSEWIRE" in target:
+        target = re.sub(r"SPARSEWIRE\w+", lambda macro: macros[macro[0]], target)
+    return "".join(re.findall(r'"([^"]*)"', target)).split(",")
+
+
+@pytest.mark.parametrize(
+    ("isa", "feature"), [(isa, feature) for isa in ("avx2", "avx512") for feature in features_of(isa)]
+)
+def test_an_isa_needs_every_feature_that_its_functions_are_compiled_for(isa, feature):
+    features = features_of(isa)
+    assert isa in _compiled.isas_with(features)
+    assert isa not in _compiled.isas_with([f for f in features if f != feature])
+
+
+def test_no_other_function_is_compiled_for_an_instruction_set():
+    sources = [*CSRC.glob("*.h"), *CSRC.glob("*.cpp")]
+    assert [file.name for file in sources if re.search(r"gnu::target|-m(arch|avx)", file.read_text())] == [
+        "dispatch.h"
+    ]
+
+
+def test_the_processor_is_asked_for_every_feature():
+    try:
+        flags = re.search(r"(?m)^flags\s*: (.*)", Path("/proc/cpuinfo").read_text())[1].split()
+    except (OSError, TypeError):
+        pytest.skip("this system does not list the features of an x86 processor in /proc/cpuinfo")
+    present = [{"bmi1": "bmi", "abm": "lzcnt"}.get(flag, flag) for flag in flags]
+    assert _compiled.available_isas() == _compiled.isas_with(present)
 
 
 @each_isa

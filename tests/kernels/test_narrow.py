@@ -7,7 +7,7 @@ from hypothesis import given
 from kernel_cases import each_isa, frozen, misaligned, same_bits, shifts, values
 
 from sparsewire import kernels
-from sparsewire.kernels import _compiled, compiled
+from sparsewire.kernels import _compiled
 
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 each_half = pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
@@ -85,8 +85,8 @@ def test_any_bits_narrow_as_the_cast_does(isa, dtype, x, shift):
 def test_nothing_is_written_outside_the_output(isa, dtype, n):
     narrow, wide = np.full(n + 2, 7, dtype), np.full(n + 2, 7, np.float32)
     with kernels.use_isa(isa):
-        compiled.narrow(np.ones(n, np.float32), narrow[1:-1])
-        compiled.widen(np.ones(n, dtype), wide[1:-1])
+        _compiled.narrow(np.ones(n, np.float32), narrow[1:-1])
+        _compiled.widen(np.ones(n, dtype), wide[1:-1])
     assert narrow.astype(int).tolist() == wide.astype(int).tolist() == [7] + [1] * n + [7]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernel_cases import each_isa, frozen, is_nan, misaligned, same_bits, shifts, values
 
 from sparsewire import kernels
-from sparsewire.kernels import compiled
+from sparsewire.kernels import _compiled
 
 float32 = np.dtype(np.float32)
 LARGEST = float(np.finfo(np.float32).max)
@@ -247,8 +247,8 @@ def test_nothing_is_written_outside_the_output(isa, bits, n):
     scales, codes = np.full(-(-n // 7) + 2, 9, np.float32), np.full(size + 2, 9, np.uint8)
     out = np.full(n + 2, 9, np.float32)
     with kernels.use_isa(isa):
-        compiled.quantize(np.ones(n, np.float32), 0, 0, bits, 7, "max", scales[1:-1], codes[1:-1])
-        compiled.dequantize(scales[1:-1], codes[1:-1], bits, 7, out[1:-1])
+        _compiled.quantize(np.ones(n, np.float32), 0, 0, bits, 7, "max", scales[1:-1], codes[1:-1])
+        _compiled.dequantize(scales[1:-1], codes[1:-1], bits, 7, out[1:-1])
     assert scales[[0, -1]].tolist() == codes[[0, -1]].tolist() == out[[0, -1]].tolist() == [9, 9]
     assert np.all(out[1:-1] == 1)
 

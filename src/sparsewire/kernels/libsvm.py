@@ -1,65 +1,76 @@
-"""What every version of `parse_libsvm` is given, and what it gives."""
+"""Lines of LIBSVM's text format as the arrays of a sparse matrix.
+
+libsvm_room   memory for the rows of a text
+parse_libsvm  the rows of a text
+"""
 
 from __future__ import annotations
-
-from enum import IntEnum
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LARGEST_INDEX", "Expected", "Parsed", "Room", "Wanted"]
+from sparsewire.kernels import backend, checks
+from sparsewire.kernels.reference.libsvm import LARGEST_INDEX as LARGEST_INDEX
+from sparsewire.kernels.reference.libsvm import Expected as Expected
+from sparsewire.kernels.reference.libsvm import Parsed as Parsed
+from sparsewire.kernels.reference.libsvm import Room as Room
+from sparsewire.kernels.reference.libsvm import Wanted as Wanted
 
-LARGEST_INDEX = 2**63 - 1
+__all__ = [
+    "libsvm_room",
+    "parse_libsvm",
+]
 
-
-class Expected(IntEnum):
-    """What a malformed line should have had in the place of a word; as in csrc/libsvm.h."""
-
-    NOTHING = 0
-    LABEL = 1
-    ONE_LABEL = 2
-    FINITE_NUMBER = 3
-    SMALLER_NUMBER = 4
-    QUERY = 5
-    ENTRY = 6
-    VALUE = 7
-    LARGER_INDEX = 8
-    INDEX_FROM_LOWEST = 9
-    INDEX_UP_TO_HIGHEST = 10
+_ALL_LINES = Wanted()
 
 
-class Wanted(NamedTuple):
-    """Lines first, first + every, ... of a text; indices below lowest or above highest are malformed."""
-
-    first: int = 0
-    every: int = 1
-    lowest: int = 0
-    highest: int = LARGEST_INDEX
-
-
-class Room(NamedTuple):
-    """Where rows go: labels, numbers of entries, and all rows' entries one after the other."""
-
-    labels: npt.NDArray[np.float64]
-    counts: npt.NDArray[np.int64]
-    indices: npt.NDArray[Any]
-    values: npt.NDArray[Any]
+def libsvm_room(nbytes: int, index_dtype: npt.DTypeLike, dtype: npt.DTypeLike) -> Room:
+    """Room for the rows of any text of so many bytes; it takes no memory until it is written to."""
+    rows, entries = checks.not_negative(nbytes, "nbytes") // 2, nbytes // 4
+    # Not from `memory`, which would keep the memory: it is needed once for each file, not for each
+    # collective.
+    return Room(
+        np.empty(rows, np.float64),
+        np.empty(rows, np.int64),
+        np.empty(entries, index_dtype),
+        np.empty(entries, dtype),
+    )
 
 
-class Parsed(NamedTuple):
-    """What is in the room, and where in the text the first malformed line and its wrong word begin, if any.
+def parse_libsvm(text: npt.NDArray[np.uint8], room: Room, wanted: Wanted = _ALL_LINES) -> Parsed:
+    """The rows of a text of whole lines, ``label [qid:N] index:value ... [# comment]``, stored in the room.
 
-    Without an entry the largest index is -1 and the smallest above all others: minima and maxima over many
-    texts are right without a thought.
+    Every line ends with a newline; those without a word are no rows.  Numbers are decimal and finite.  A
+    value is the nearest float64; if the room has float32, that is rounded once more.  Explicit zeros stay.
+    Indices increase strictly within a row, and are stored as they are: from 0 or from 1 on.  Parsing
+    ends at the first malformed line, and the result says what is wrong with it.
+
+    >>> text = np.frombuffer(b"+1 3:0.5 7:1\\n# a comment\\n-1 qid:4 2:1e3\\n", np.uint8)
+    >>> room = libsvm_room(len(text), np.int32, np.float32)
+    >>> parse_libsvm(text, room)[:6]
+    (2, 3, 3, 2, 7, True)
+    >>> room.labels[:2], room.counts[:2], room.indices[:3]
+    (array([ 1., -1.]), array([2, 1]), array([3, 7, 2], dtype=int32))
     """
+    checks.exact_dtype(text, np.uint8, "text")
+    _check_libsvm_room(room, len(text))
+    if len(text) > 0 and text[-1] != ord("\n"):
+        raise ValueError("the last line of the text must end with a newline")
+    if wanted.first < 0 or wanted.every < 1 or not 0 <= wanted.lowest <= wanted.highest <= LARGEST_INDEX:
+        raise ValueError(f"there are no such lines or indices: {wanted}")
+    return Parsed(*backend.active.parse_libsvm(text, *wanted, *room))
 
-    rows: int = 0
-    entries: int = 0
-    lines: int = 0
-    smallest: int = LARGEST_INDEX
-    largest: int = -1
-    has_query: bool = False
-    expected: int = Expected.NOTHING
-    line: int = 0
-    word: int = 0
+
+def _check_libsvm_room(room: Room, nbytes: int) -> None:
+    for name, array, dtypes, needed in (
+        ("labels", room.labels, ("float64",), nbytes // 2),
+        ("counts", room.counts, ("int64",), nbytes // 2),
+        ("indices", room.indices, ("int32", "int64"), nbytes // 4),
+        ("values", room.values, ("float32", "float64"), nbytes // 4),
+    ):
+        checks.array(array, name)
+        checks.writeable(array, name)
+        if array.dtype.name not in dtypes or not array.dtype.isnative:
+            raise TypeError(f"{name} must be {' or '.join(dtypes)}, not {array.dtype}")
+        if len(array) < needed:
+            raise ValueError(f"{nbytes} bytes of text may need room for {needed} {name}, got {len(array)}")

@@ -1,8 +1,8 @@
 """Large arrays whose memory is kept for the next one.
 
-The operating system clears each page that it gives to a process, when it is first touched.  For arrays that
-live for one collective this can take longer than merging them.  So a large array's memory is not given back
-when the array dies, but handed to the next one of its size.
+The operating system clears each page that it gives to a process, when the page is first touched.  For arrays
+that live for one collective this can take longer than merging them.  So the memory of a large array is not
+given back when the array is deleted, but used for the next array of its size.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["empty", "used"]
+__all__ = ["empty", "empty_entries", "used", "used_entries"]
 
 SMALL_BYTES = 1 << 16  # below this the C library keeps the memory itself
+SMALL_COUNT = SMALL_BYTES // 8  # so many values of the largest dtype are small
 MAX_KEPT_BYTES = 1 << 28  # at most this much waits for reuse
+
+_Entries = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 _kept: defaultdict[int, list[npt.NDArray[np.uint8]]] = defaultdict(list)  # bytes -> blocks of that size
 _kept_bytes = 0
@@ -28,6 +31,8 @@ def empty(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     >>> empty(3, "int32").shape
     (3,)
     """
+    if count < SMALL_COUNT:
+        return np.empty(count, dtype)
     kind = np.dtype(dtype)
     nbytes = count * kind.itemsize
     if nbytes < SMALL_BYTES:
@@ -36,11 +41,13 @@ def empty(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def used(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """The first ``count`` of an array; a copy if most of its room stayed empty, which is then let go.
+    """The first ``count`` of an array; a copy if most of it is unused, so that its memory can be used again.
 
     >>> used(np.arange(4), 3).base is None, used(np.arange(4), 1).base is None
     (False, True)
     """
+    if count == len(array):
+        return array
     if 2 * count >= len(array):
         return array[:count]
     copy = empty(count, array.dtype)
@@ -48,18 +55,28 @@ def used(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     return copy
 
 
+def empty_entries(count: int, index_dtype: npt.DTypeLike, dtype: npt.DTypeLike) -> _Entries:
+    """Room for so many entries."""
+    return empty(count, index_dtype), empty(count, dtype)
+
+
+def used_entries(room: _Entries, count: int) -> _Entries:
+    """The first ``count`` entries of a room, as by `used`."""
+    return used(room[0], count), used(room[1], count)
+
+
 def _size_class(nbytes: int) -> int:
-    """The next larger of 4, 5, 6, 7 times a power of two: at most a fourth is wasted."""
+    """The next larger of 4, 5, 6 or 7 times a power of two: at most a fourth of the memory is unused."""
     step = 1 << max(0, nbytes.bit_length() - 3)
     return -(-nbytes // step) * step
 
 
 class _Lease:
-    """Owns a block for as long as an array lives that was made from it."""
+    """Owns a block of memory until the last array over it is deleted."""
 
     def __init__(self, nbytes: int) -> None:
         global _kept_bytes
-        try:  # not "if there is one": another thread may take it in between
+        try:  # Not "if there is one": another thread may take it in between.
             self._block = _kept[nbytes].pop()
             _kept_bytes -= nbytes
         except IndexError:
