@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from processes import PATIENCE_S, assert_all_gone, next_line, started
+from processes import PATIENCE_S, assert_all_gone, next_line, started, with_sigint_ignored
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.launch import emulation as module
 from sparsewire.launch.emulation import (
@@ -95,10 +95,10 @@ def mine() -> set[str]:
 
 @contextmanager
 def endless_benchmark(driver: str) -> Iterator[tuple[subprocess.Popen[str], set[str]]]:
-    """A benchmark in the middle of its work, and the namespaces it uses."""
+    """A benchmark in the middle of its work, started as in the background; and the namespaces it uses."""
     words = "bench allreduce -n 2 --size 1k --network 1gbit --no-peers --algorithms allgather_sum"
     words += f" --driver {driver} --iterations 1000000"
-    with started([*COMMAND, *shlex.split(words)]) as benchmark:
+    with started(with_sigint_ignored([*COMMAND, *shlex.split(words)])) as benchmark:
         assert "measuring" in next_line(benchmark, "stderr")
         used = {name for name in namespaces() if name.startswith(f"sw{benchmark.pid}-")}
         assert len(used) == 3
@@ -293,10 +293,10 @@ class TestWithRoot:
         remove_leftovers()
         assert left.isdisjoint(namespaces())
 
-    @pytest.mark.parametrize("driver", ["tcp", "mpi"])
-    def test_a_terminated_benchmark_cleans_up_itself(self, driver):
+    @pytest.mark.parametrize(("driver", "number"), [("tcp", signal.SIGINT), ("mpi", signal.SIGTERM)])
+    def test_a_benchmark_that_is_ended_by_a_signal_cleans_up_itself(self, driver, number):
         with endless_benchmark(driver) as (benchmark, left):
-            benchmark.terminate()
+            benchmark.send_signal(number)
             benchmark.communicate(timeout=PATIENCE_S)
-        assert benchmark.returncode == 128 + signal.SIGTERM
+        assert benchmark.returncode == 128 + number
         assert left.isdisjoint(namespaces())
