@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, OmniReduce, Regions, TopkSum
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
 from sparsewire.coding.values import Precision
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.request import Request
@@ -141,12 +141,10 @@ class Sync:
         """The second phase: the answer of the collective, for ``settle``."""
         return self._exchange(self.comm.allreduce, self.comm.allreduce_topk, selected, state, self.algorithm)
 
-    def iexchange(
-        self, selected: SparseVector, state: SyncState, algorithm: str | OmniReduce | None = None
-    ) -> Request:
+    def iexchange(self, selected: SparseVector, state: SyncState, algorithm: Any = None) -> Request:
         """The second phase in the background; its result is for ``settle``.
 
-        ``algorithm`` takes the place of the method's; every rank gives the same.
+        ``algorithm``, as ``allreduce`` takes it, replaces that of the method; every rank gives the same.
         """
         request: Request = self._exchange(
             self.comm.iallreduce, self.comm.iallreduce_topk, selected, state, algorithm or self.algorithm
@@ -159,7 +157,7 @@ class Sync:
         allreduce_topk: Callable[..., Any],
         selected: SparseVector,
         state: SyncState,
-        algorithm: str | OmniReduce,
+        algorithm: Any,
     ) -> Any:
         if algorithm in TOPK_ALGORITHMS:
             regions = state.regions

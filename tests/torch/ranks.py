@@ -86,7 +86,9 @@ class Ranks:
     def _start(self) -> None:
         self._store = dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed", "pytest", "sparsewire"])  # once for all
+        context.set_forkserver_preload(
+            ["torch._dynamo", "pytest", "sparsewire.torch"]
+        )  # DDP imports the first
         for rank in range(SIZE):
             here, there = context.Pipe()
             handle = context.Process(target=_work, args=(rank, self._store.port, there), daemon=True)

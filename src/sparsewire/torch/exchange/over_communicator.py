@@ -1,9 +1,9 @@
 """Exchanges over our communicator.
 
-All sums are made in rank order, so their bits do not depend on which algorithm makes them.  With a precision
-they do, because algorithms round in different places.  Therefore the algorithm follows from the figures, the
-options and the step alone, and not from what earlier calls have seen: a process that continues from a
-checkpoint has seen nothing.
+All sums but those of "ok_topk" are made in rank order, so their bits do not depend on which algorithm makes
+them.  With a precision they do, because algorithms round in different places.  There, the algorithm follows
+from the figures, the options and the step alone, and not from what earlier calls have seen: a process that
+continues from a checkpoint has seen nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire.algorithms import OmniReduce
 from sparsewire.choosing.choose import choose
 from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator import Communicator
@@ -77,10 +76,10 @@ def _fastest(
     density: float,
     precision: str | Precision | None,
     block: int = 1,
-) -> str | OmniReduce:
+) -> Any:
     """The algorithm of lowest predicted time, of those that add up in rank order, as ``allreduce`` takes it.
 
-    Entries come in blocks of so many neighbours.
+    Entries come in whole blocks of ``block`` neighbours.
     """
     nnz = min(length, block * count_of(-(-length // block), density))
     shape = Shape(
