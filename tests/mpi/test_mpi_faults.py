@@ -121,7 +121,9 @@ def test_message_that_is_no_whole_number_of_words_is_an_error_on_every_rank(mpi,
             engine = mpi.connect()
             comm = Communicator.of(engine, 30)
             comm.barrier()
+            open(in_folder(f"ready-{{rank}}"), "w").close()
             if rank == 0:
+                wait_for("ready-1", "ready-2")
                 transport = engine.transport
                 stray = [bytes({nbytes}), {nbytes}, MPI.BYTE]
                 stray = transport._comm.Isend(stray, 1, transport._tag)

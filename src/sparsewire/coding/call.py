@@ -12,7 +12,7 @@ from sparsewire.coding.values import PRECISIONS
 from sparsewire.errors import SparsewireError, WireError
 from sparsewire.vector import VALUE_DTYPES
 
-__all__ = ["DTYPE_NAMES", "OPERATIONS", "OPS", "PRECISION_NAMES", "Abort", "Call", "Envelope"]
+__all__ = ["DTYPE_NAMES", "OPERATIONS", "OPS", "PRECISION_NAMES", "WORD", "Abort", "Call", "Envelope"]
 
 WORD = 8  # bytes; a message is a whole number of words
 
