@@ -1,141 +1,23 @@
-"""What authors of algorithms and drivers test with; the library's own tests use nothing else.
-
-    run_local      run an algorithm on every rank's vector, in one process
-    ORACLES        what each algorithm of the table must return, in plain dense numpy
-    check_driver   the conformance suite: what every driver has to do
-    run_program    run a program on every rank, as threads of this process that are connected by TCP
-    tcp_ranks      as run_program, a script
-    mpi_ranks      the ranks of an MPI job
-
-A new driver passes if this returns:
-
->>> from sparsewire.drivers import local
->>> def run_ranks(make_script, size):
-...     results, _ = local.run([make_script(rank, size) for rank in range(size)])
-...     return results
->>> check_driver(run_ranks)
-"""
+"""What every driver has to do, as a list of checks that raise."""
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
-from sparsewire.coding.call import Call
 from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import PRECISIONS
-from sparsewire.communicator import Communicator
-from sparsewire.drivers import local, tcp
-from sparsewire.drivers.engine import Engine
-from sparsewire.drivers.protocols import Traffic
-from sparsewire.errors import InputError, SparsewireError
 from sparsewire.steps import Recv, RecvAny, Send, Steps
-from sparsewire.vector import VALUE_DTYPES, Array, SparseVector, value_dtype
+from sparsewire.testing.oracles import ORACLES, dense, same_bits
+from sparsewire.testing.ranks import MakeScript, RunRanks
+from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 
-__all__ = [
-    "DRIVER_CHECKS",
-    "ORACLES",
-    "RankErrors",
-    "check_driver",
-    "dense",
-    "mpi_ranks",
-    "run_local",
-    "run_program",
-    "same_bits",
-    "tcp_ranks",
-]
-
-T = TypeVar("T")
-
-MakeScript: TypeAlias = Callable[[int, int], Steps[Any]]
-RunRanks: TypeAlias = Callable[[MakeScript, int], list[Any]]
+__all__ = ["DRIVER_CHECKS", "check_driver"]
 
 SIZES = (1, 2, 3, 4, 5)
-
-
-def run_local(
-    run: Callable[[int, int, SparseVector], Steps[T]], inputs: Sequence[SparseVector], seed: int = 0
-) -> tuple[list[T], list[Traffic]]:
-    """Every rank's result and traffic; ``inputs[r]`` is rank r's vector, ``seed`` draws the delivery order.
-
-    >>> ones = SparseVector(4, [1, 3], np.ones(2))
-    >>> results, traffic = run_local(ALGORITHMS["split_allgather"].run, [ones, ones])
-    >>> results[0].to_dense(), traffic[0].messages_sent
-    (array([0., 2., 0., 2.]), 2)
-    """
-    return local.run([run(rank, len(inputs), vector) for rank, vector in enumerate(inputs)], seed)
-
-
-def dense(vector: SparseVector) -> Array:
-    """The vector's numbers as an array of at least 64 bits each, without help from the library.
-
-    >>> dense(SparseVector(3, [1], np.array([7], dtype="int32")))
-    array([0, 7, 0])
-    """
-    values = vector.values.astype(_exact_dtype(vector.dtype))
-    if vector.indices is None:
-        return values
-    array = np.zeros(vector.stop - vector.start, values.dtype)
-    array[vector.indices.astype(np.int64) - vector.start] = values
-    return array
-
-
-def _exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Wide enough that adding a few numbers of ``dtype`` rounds less than ``dtype`` itself does."""
-    if dtype.kind == "i":
-        return np.dtype(np.int64)
-    return np.dtype(np.longdouble if dtype.itemsize == 8 else np.float64)
-
-
-def _reduced(inputs: Sequence[SparseVector], op: str = "sum") -> Array:
-    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[op]
-    total = dense(inputs[0])
-    with np.errstate(invalid="ignore", over="ignore"):
-        for vector in inputs[1:]:
-            total = combine(total, dense(vector))
-    return total
-
-
-# What every rank must hold in the end, as a dense array in a wider type; same keys as ALGORITHMS.
-ORACLES: dict[str, Callable[..., Array]] = {
-    "recursive_doubling": _reduced,
-    "allgather_sum": _reduced,
-    "split_allgather": _reduced,
-    "balanced": _reduced,
-    "omnireduce": _reduced,
-    "sparse_ring": _reduced,
-    "hybrid": _reduced,
-    "dense_ring": _reduced,
-    "dense_halving_doubling": _reduced,
-}
-
-
-def same_bits(a: SparseVector, b: SparseVector) -> bool:
-    """Is everything alike: range, form, dtypes, and the bits of every index and value?
-
-    >>> v = SparseVector(2, [0, 1], np.array([1.0, 2.0]))
-    >>> same_bits(v, v), same_bits(v, v.as_dense())
-    (True, False)
-    """
-    return _bits(a) == _bits(b)
-
-
-def _bits(vector: SparseVector) -> tuple[Any, ...]:
-    where = vector.length, vector.start, vector.stop
-    values = vector.dtype.name, vector.values.tobytes()
-    if vector.indices is None:
-        return *where, *values
-    return *where, *values, vector.indices.dtype.name, vector.indices.tobytes()
-
-
-# -- drivers -------------------------------------------------------------------------------------
 
 
 def check_driver(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
@@ -146,108 +28,6 @@ def check_driver(run_ranks: RunRanks, sizes: Sequence[int] = SIZES) -> None:
     """
     for check in DRIVER_CHECKS:
         check(run_ranks, sizes)
-
-
-class RankErrors(SparsewireError):  # noqa: N818  (a collection of errors)
-    """Some ranks raised; ``errors`` has the exception of each."""
-
-    def __init__(self, errors: dict[int, BaseException]) -> None:
-        self.errors = errors
-        super().__init__("; ".join(f"rank {r}: {type(e).__name__}: {e}" for r, e in sorted(errors.items())))
-
-
-def tcp_ranks(make_script: MakeScript, size: int, timeout: float = 60.0) -> list[Any]:
-    """Run a script on every rank of a TCP mesh on this machine, each rank a thread with its own driver.
-
-    >>> def swap(rank, size):
-    ...     [theirs] = yield [Send(1 - rank, SparseVector.empty(rank)), Recv(1 - rank)]
-    ...     return theirs.length
-    >>> tcp_ranks(swap, 2)
-    [1, 0]
-    """
-
-    def work(driver: Engine) -> Any:
-        return driver.run(make_script(driver.rank, size), Call(), timeout)[0]
-
-    return _threads(work, size, timeout)
-
-
-def run_program(program: Callable[[Communicator], T], size: int, timeout: float = 60.0) -> list[T]:
-    """Run a program on every rank of a TCP mesh on this machine, each rank a thread with its communicator.
-
-    >>> run_program(lambda comm: comm.allreduce(np.array([comm.rank + 1.0])).tolist(), 2)
-    [[3.0], [3.0]]
-    """
-    return _threads(lambda driver: program(Communicator.of(driver, timeout)), size, timeout)
-
-
-def _threads(work: Callable[[Engine], T], size: int, timeout: float) -> list[T]:
-    """What every rank's work returns, in rank order."""
-    drivers: list[Engine] = []
-    results: dict[int, T] = {}
-    errors: dict[int, BaseException] = {}
-    secret = secrets.token_hex(16)
-
-    def take_part(rank: int, port: int) -> None:
-        try:
-            driver = tcp.connect(rank, size, ("127.0.0.1", port), secret, timeout)
-            drivers.append(driver)
-            results[rank] = work(driver)
-        except BaseException as error:
-            errors[rank] = error
-
-    with _reserved_port() as port:
-        threads = [threading.Thread(target=take_part, args=(rank, port)) for rank in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for driver in drivers:  # not earlier: who leaves is lost to those who listen to anybody
-        driver.close()
-    if errors:
-        raise RankErrors(errors)
-    return [results[rank] for rank in range(size)]
-
-
-def mpi_ranks(comm: Any, timeout: float = 60.0) -> RunRanks:
-    """Runs scripts on the first ranks of an mpi4py communicator.
-
-    All ranks of ``comm`` call it, and what it returns, together; all get every result or raise the same.
-    """
-    from sparsewire.drivers import mpi
-
-    def run_ranks(make_script: MakeScript, size: int) -> list[Any]:
-        if size > comm.size:
-            raise InputError(f"{size} ranks of a communicator that has {comm.size}")
-        group = comm.Split(int(comm.rank >= size), comm.rank)
-        driver = mpi.connect(group)
-        result: Any = None
-        error: Exception | None = None
-        try:
-            if comm.rank < size:
-                result, _ = driver.run(make_script(comm.rank, size), Call(), timeout)
-        except Exception as raised:
-            error = raised
-        outcomes = comm.allgather((result, error))[:size]
-        driver.close()
-        group.Free()
-        if errors := {rank: error for rank, (_, error) in enumerate(outcomes) if error is not None}:
-            raise RankErrors(errors)
-        return [result for result, _ in outcomes]
-
-    return run_ranks
-
-
-@contextlib.contextmanager
-def _reserved_port() -> Iterator[int]:
-    """A port that is given to nobody else: a bound socket that does not listen keeps it."""
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind(("127.0.0.1", 0))
-        yield keeper.getsockname()[1]
-
-
-# -- the conformance suite -----------------------------------------------------------------------
 
 
 def _number(value: int) -> SparseVector:
