@@ -20,8 +20,8 @@ template <class Ones, class I>
   return listing.count == listing.room;
 }
 
-// How often an index lies in another tile than the one before it.  Without a branch on the data, so that the compiler
-// vectorises it for whatever target this is inlined into.
+// How often an index lies in another tile than the one before it.  There is no branch on the data, so that the compiler
+// vectorises the loop for the target of the function into which this is inlined.
 template <class I>
 [[gnu::always_inline]] inline std::size_t count_changes(const I* indices, std::size_t count, I start) {
   std::size_t changes = 0;
@@ -132,7 +132,7 @@ std::size_t count_tiles(const I* indices, std::size_t count, I start) {
   return count == 0 ? 0 : 1 + pick(changes_versions<I>)(indices, count, start);
 }
 
-// One version for every ISA: the time goes into finding the end of a tile, which is a guess.
+// One version for every ISA: most of the time is lost where the processor mispredicts the end of a tile.
 template <class I>
 bool encode_tiles(const I* indices, std::size_t count, I start, std::uint64_t span, std::uint64_t* words,
                   std::size_t tiles) {
@@ -157,7 +157,7 @@ bool decode_tiles(const std::uint64_t* words, std::size_t size, std::size_t coun
   const std::size_t tiles = words_for(span), before = directory_words(span);
   if (size < before || !spare_bits_are_zero(words, tiles)) return false;
   if (size - before != ones_in(words, before)) return false;
-  // The word of the last tile, if it is listed, is the last one.
+  // If the last tile is listed, its word is the last one.
   const bool has_last = tiles > 0 && words[(tiles - 1) / 64] >> (tiles - 1) % 64 != 0;
   if (has_last && span % 64 != 0 && words[size - 1] >> span % 64 != 0) return false;
   return pick(decode_tiles_versions<I>)(words, before, start, {indices, count});

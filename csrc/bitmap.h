@@ -1,4 +1,4 @@
-// bitmap.h: strictly increasing indices as one bit per position, with or without the empty stretches.
+// bitmap.h: strictly increasing indices as one bit per position, with or without the words that are zero.
 #pragma once
 #include <cstddef>
 #include <cstdint>

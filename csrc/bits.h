@@ -19,13 +19,13 @@ constexpr std::size_t words_for(std::uint64_t bits) { return bits / 64 + (bits %
 
 inline void set_bit(std::uint64_t* words, std::uint64_t bit) { words[bit / 64] |= std::uint64_t{1} << bit % 64; }
 
-// Of words_for(bits) words, is none of the bits set that the last one has to spare?
+// Whether no bit behind the first `bits` bits of words_for(bits) words is set.
 inline bool spare_bits_are_zero(const std::uint64_t* words, std::uint64_t bits) {
   return bits % 64 == 0 || words[bits / 64] >> bits % 64 == 0;
 }
 
-// ---- from words to positions.  Ones::list writes base + b for each bit b of the word that is set, in order, and then
-// anything it likes up to out[reach].
+// ---- from words to positions.  Ones::list writes base + b for each bit b of the word that is set, in order, and may
+// write anything behind them up to out[reach].
 
 struct ScalarOnes {
   static constexpr std::size_t reach = 0;
@@ -116,8 +116,8 @@ void set_bits(const Positions<I>& positions, std::size_t begin, std::uint64_t* w
 
 #ifdef SPARSEWIRE_X86
 
-// A word with bit positions[i] - positions[j] set for the eight i from j on; it must be below 64.  Made of two halves: a
-// shift of a 32-bit lane by a number not in [0, 32) gives zero, so that each bit shows up in one of them.
+// A word with bit positions[i] - positions[j] set for the eight i from j on; it must be below 64.  Made of two halves:
+// a shift of a 32-bit lane by a number not in [0, 32) gives zero, so that each bit shows up in one of them.
 SPARSEWIRE_AVX2 inline std::uint64_t eight_bits(const Positions<std::uint32_t>& positions, std::size_t j) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), one = _mm256_set1_epi32(1);
   const __m256i steps = _mm256_and_si256(lanes, _mm256_set1_epi32(-static_cast<int>(positions.step)));

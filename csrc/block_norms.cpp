@@ -5,12 +5,13 @@
 
 #include "accumulate.h"
 #include "dispatch.h"
+#include "instantiate.h"
 #include "sum_of_squares.h"
 
 namespace sparsewire {
 namespace {
 
-// A block is done in parts that stay in the first-level cache: on_part(begin, size) may still write to them.
+// A block is processed in parts that stay in the first-level cache; on_part(begin, size) may write to a part first.
 constexpr std::size_t part = 1024;
 static_assert(part % SumOfSquares::lanes == 0);
 
@@ -51,8 +52,8 @@ void accumulate_block_norms(V* residual, const V* gradient, std::size_t n, std::
 
 #ifdef SPARSEWIRE_X86
 
-// ---- avx2: for the addition, which takes up to a third less time.  The squares gain nothing, as in each lane one sum
-// waits for the one before it.
+// ---- avx2: the addition takes up to a third less time.  The squares gain nothing, because in each lane a sum waits
+// for the sum before it.
 
 namespace avx2 {
 
@@ -87,19 +88,9 @@ void accumulate_block_norms(V* residual, const V* gradient, std::size_t n, std::
   pick(versions<V>)(residual, gradient, n, block, norms);
 }
 
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-template void block_norms(const float*, std::size_t, std::size_t, double*);
-template void block_norms(const double*, std::size_t, std::size_t, double*);
-template void block_norms(const half*, std::size_t, std::size_t, double*);
-template void block_norms(const bfloat16*, std::size_t, std::size_t, double*);
-template void block_norms(const i32*, std::size_t, std::size_t, double*);
-template void block_norms(const i64*, std::size_t, std::size_t, double*);
-template void accumulate_block_norms(float*, const float*, std::size_t, std::size_t, double*);
-template void accumulate_block_norms(double*, const double*, std::size_t, std::size_t, double*);
-template void accumulate_block_norms(half*, const half*, std::size_t, std::size_t, double*);
-template void accumulate_block_norms(bfloat16*, const bfloat16*, std::size_t, std::size_t, double*);
-template void accumulate_block_norms(i32*, const i32*, std::size_t, std::size_t, double*);
-template void accumulate_block_norms(i64*, const i64*, std::size_t, std::size_t, double*);
+#define SPARSEWIRE_INSTANTIATE(V) \
+  template void block_norms(const V*, std::size_t, std::size_t, double*); \
+  template void accumulate_block_norms(V*, const V*, std::size_t, std::size_t, double*);
+SPARSEWIRE_EACH_VALUE_TYPE(SPARSEWIRE_INSTANTIATE)
 
 }  // namespace sparsewire

@@ -15,9 +15,9 @@ struct Sums {
   std::uint64_t a[lanes], b[lanes];
 };
 
-// A vector type of the compiler, so that the sums stay in registers of whatever target this is inlined into.  Two
-// halves of 32 bytes: as one type of 64 bytes, or as loops over arrays, GCC 12 keeps them in memory under AVX2, which
-// is four times slower.
+// A vector type of the compiler, so that the sums stay in the registers of the target for which this is inlined.  There
+// are two halves of 32 bytes: as one type of 64 bytes, or as loops over arrays, GCC 12 keeps them in memory under AVX2,
+// which is four times slower.
 using HalfRow [[gnu::vector_size(row / 2)]] = std::uint64_t;
 
 struct State {

@@ -7,7 +7,7 @@ namespace sparsewire {
 
 // Fletcher sums over little-endian 64-bit words, word i in lane i % 8: per word a += w, b += a, modulo 2^64.  The end
 // is padded with zeros to a multiple of 64 bytes; the eight a, then the eight b are folded into seed ^ size.
-// Not against an adversary: it finds accidents.
+// It finds accidental damage.  It does not protect from an adversary.
 //
 //   data   any alignment
 //   bits   the same number on every machine

@@ -5,7 +5,7 @@
 
 namespace sparsewire {
 
-// One version for every ISA: memcpy() has its own.
+// One version for every ISA: memcpy() chooses its own.
 
 void gather_blocks(const std::byte* x, std::size_t n, const std::int64_t* numbers, std::size_t count, std::size_t block,
                    std::byte* out) {

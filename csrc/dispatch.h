@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-// What each ISA may assume.  The functions are compiled for these lists, and dispatch.cpp asks the processor for the same
-// lists.  They are attributes of functions, never flags of a file: a flag would also compile the inline functions that
-// other files share for this ISA.
+// What each ISA may assume.  The functions are compiled for these lists, and dispatch.cpp asks the processor for the
+// same lists.  They are attributes of functions, never flags of a file: a flag would also compile the inline functions
+// that other files share for this ISA.
 #define SPARSEWIRE_AVX2_FEATURES "avx2,f16c,bmi,bmi2,lzcnt,popcnt"
 #define SPARSEWIRE_AVX512_FEATURES SPARSEWIRE_AVX2_FEATURES ",avx512f,avx512bw,avx512dq,avx512vl"
 

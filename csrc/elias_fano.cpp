@@ -50,7 +50,7 @@ void pack(const I* indices, std::size_t begin, std::size_t count, I start, unsig
   for (std::size_t j = begin; j < count; ++j) lower.append((indices[j] - start) & ones(low), low);
 }
 
-// Puts an index where the position of its bit in the upper part is.
+// Replaces the position of an index's bit in the upper part by the index.
 template <class I>
 void join(const std::uint64_t* words, std::size_t begin, std::size_t count, I start, unsigned low, I* indices) {
   for (std::size_t j = begin; j < count; ++j) {
@@ -59,7 +59,7 @@ void join(const std::uint64_t* words, std::size_t begin, std::size_t count, I st
   }
 }
 
-// Without a branch on the data, so that the compiler vectorises it for whatever target this is inlined into.
+// There is no branch on the data, so that the compiler vectorises the loop for the target of its caller.
 template <class I>
 [[gnu::always_inline]] inline bool is_increasing(const I* indices, std::size_t count) {
   I bad = 0;
@@ -223,7 +223,8 @@ bool decode_elias_fano(const std::uint64_t* words, std::size_t count, I start, s
   const EliasFano code(count, span);
   if (!spare_bits_are_zero(words + code.lower_words, code.upper_bits)) return false;
   if (!pick(decode_versions<I>)(words, count, start, code, indices)) return false;
-  // What is increasing lies between its ends.  The first matters too: an index that was too large has wrapped around.
+  // Increasing indices lie between the first and the last.  The first is compared too: an index that was too large has
+  // wrapped around.
   const auto is_inside = [&](I index) { return static_cast<I>(index - start) < span; };
   return count == 0 || (is_inside(indices[0]) && is_inside(indices[count - 1]));
 }

@@ -23,8 +23,8 @@ struct EliasFano {
 template <class I>
 void encode_elias_fano(const I* indices, std::size_t count, I start, std::uint64_t span, std::uint64_t* words);
 
-// Writes the indices that the words code.  False, with anything in `indices`, unless these are exactly `count`, strictly
-// increasing and in [start, start + span).
+// Writes the indices that the words code.  False, with anything in `indices`, unless these are exactly `count`,
+// strictly increasing and in [start, start + span).
 //
 //   words     EliasFano(count, span).words() of them, with any bits
 //   indices   room for `count` and nothing beyond

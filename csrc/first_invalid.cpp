@@ -8,7 +8,7 @@
 namespace sparsewire {
 namespace {
 
-// Long enough that leaving the loop costs nothing, short enough to be in the cache when looked at again.
+// So long that the end of a block costs nothing, and so short that it is in the cache when it is read again.
 constexpr std::size_t block = 1024;
 
 template <class I>
@@ -16,8 +16,8 @@ template <class I>
   return (indices[j] <= indices[j - 1]) | (indices[j] < low) | (indices[j] > high);
 }
 
-// The first block in which something is wrong, or n.  indices[-1] is readable.  Without a branch on the data, so that
-// the compiler vectorises it for whatever target this is inlined into.
+// The first block in which something is wrong, or n.  indices[-1] is readable.  There is no branch on the data, so
+// that the compiler vectorises the loop for the target of the function into which this is inlined.
 template <class I>
 [[gnu::always_inline]] inline std::size_t first_bad_block(const I* indices, std::size_t n, I low, I high) {
   for (std::size_t begin = 0; begin < n; begin += block) {
@@ -40,7 +40,7 @@ std::size_t search(const I* indices, std::size_t n, I low, I high) {
 
 #ifdef SPARSEWIRE_X86
 
-// ---- avx2, avx512: the same loop; wider registers, and the unsigned comparisons that SSE2 lacks
+// ---- avx2, avx512: the same loop with wider registers, and with the unsigned comparisons that SSE2 lacks
 
 namespace avx2 {
 

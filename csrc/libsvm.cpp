@@ -57,7 +57,7 @@ struct Decimal {
   long exponent;  // of ten, for the last digit
 };
 
-// Is it at least 0.1?
+// Whether the number is at least 0.1.
 bool is_large(const char* first, const Decimal& decimal) {
   long zeros = 0;
   for (; *first == '0' || *first == '.'; ++first) zeros += *first == '0';
@@ -72,7 +72,7 @@ double convert_any(const char* first, const char* last, const Decimal& decimal) 
   return is_large(first, decimal) ? std::numeric_limits<double>::infinity() : 0.0;
 }
 
-// Short ones are a product or quotient of two numbers that are doubles, and so rounded once.
+// A short number is the product or the quotient of two doubles, so it is rounded once.
 double convert(const char* first, const char* last, const Decimal& decimal) {
   const auto [digits, digit_count, exponent] = decimal;
   if (digit_count <= most_digits && digits < (std::uint64_t{1} << 53)) {
@@ -111,7 +111,7 @@ bool is_not_finite(const char* p) {
 // number at all.
 template <class V>
 Expected read_number(const char*& p, V& number, Expected wanted) {
-  if (*p == '1' && ends_word(p[1])) {  // in many files most values are
+  if (*p == '1' && ends_word(p[1])) {  // most values of many files are 1
     number = 1;
     ++p;
     return Expected::nothing;

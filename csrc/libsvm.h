@@ -8,11 +8,11 @@ namespace sparsewire {
 
 //   label [qid:N] index:value index:value ... [# comment]
 //
-// Between words are spaces and tabs; a carriage return counts as one of them.  Lines without a word are no rows.  Labels
-// and values are decimal numbers, indices whole ones that increase strictly within a row.  A number becomes the nearest
-// double, and from there the nearest V; explicit zeros stay.
+// Between words are spaces and tabs; a carriage return counts as one of them.  Lines without a word are no rows.
+// Labels and values are decimal numbers, indices whole ones that increase strictly within a row.  A number becomes the
+// nearest double, and from there the nearest V; explicit zeros stay.
 
-// What a malformed line should have had in the place of a word.  The same as in kernels/libsvm.py.
+// What a malformed line should have had in the place of a word.  The same as in kernels/reference/libsvm.py.
 enum class Expected {
   nothing,  // no line is malformed
   label,

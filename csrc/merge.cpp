@@ -5,11 +5,12 @@
 #include <memory>
 
 #include "dispatch.h"
+#include "instantiate.h"
 
 namespace sparsewire {
 namespace {
 
-// One of two values without a branch: compilers turn ?: into one, and which value it is is a coin toss to the predictor.
+// One of two values, without a branch: compilers make a branch of ?:, and it would be mispredicted half of the time.
 template <class V>
 [[gnu::always_inline]] inline V either(bool first, V a, V b) {
   using Bits = Magnitude<V>;
@@ -17,8 +18,8 @@ template <class V>
   return bits_as<V>(static_cast<Bits>((bits_as<Bits>(a) & mask) | (bits_as<Bits>(b) & ~mask)));
 }
 
-// ---- operations: `start` is what nothing has been combined with yet, and `absent` what a run without the index counts
-// as.  Where the two differ, it matters how many runs have the index.
+// ---- operations: `start` is the value that the first one is combined with, and `absent` the value of a run that lacks
+// the index.  Where the two differ, it matters how many runs have the index.
 
 struct Add {
   static constexpr bool absent_is_neutral = true;
@@ -54,8 +55,8 @@ struct Extreme {
   }
 };
 
-// ---- two runs: step through both.  No branch depends on which one comes next: the partner that an index lacks becomes
-// -0.0 or 0.
+// ---- two runs: step through both.  No branch depends on which run comes next: if one of them lacks an index, -0.0 or
+// 0 takes the place of its value.
 
 template <class Op, class V>
 [[gnu::always_inline]] inline Sum<V> value_or_absent(bool has, V value) {
@@ -75,7 +76,7 @@ struct Pair {
   struct Part {
     std::size_t i, end_i, j, end_j, count;
 
-    // A step takes at most one entry of each run: so many need no look at the ends.
+    // A step takes at most one entry of each run, so for so many steps the ends need not be compared.
     std::size_t safe_steps() const { return std::min(end_i - i, end_j - j); }
   };
 
@@ -114,7 +115,7 @@ struct Pair {
 };
 
 // Each step waits for the comparison of the one before.  Two halves merged alternately fill that time.  The upper half
-// is written where it begins if no index is shared, then moved down.
+// is written where it begins if the halves share no index, and is then moved down.
 template <class Op, class I, class V>
 std::size_t merge_two(const Run<I, V>& a, const Run<I, V>& b, I* out_indices, V* out_values) {
   const Pair<Op, I, V> pair{a, b, out_indices, out_values};
@@ -134,13 +135,13 @@ std::size_t merge_two(const Run<I, V>& a, const Run<I, V>& b, I* out_indices, V*
 }
 
 // ---- more runs: window after window of 4096 indices, each run in turn adds its entries of the window to a dense row
-// of sums (or maxima) and marks them in a bitmap, from which the window's entries are then read in order.  4096 = 64 x 64, so that
-// the bitmap's summary is one register; sums and bitmap stay in the first-level cache.  A window that no run touches is
-// never visited: the next one begins where the smallest remaining index lies.  All of it is inlined into a function for
-// each ISA: AVX2 has no part in it, but comes with instructions that count and find bits.
+// of sums (or maxima) and marks them in a bitmap, from which the window's entries are then read in order.  4096 is
+// 64 x 64, so that the summary of the bitmap is one register; sums and bitmap stay in the first-level cache.  Windows
+// without entries are skipped: the next window begins at the smallest remaining index.  All of it is inlined into a
+// function for each ISA.  It uses no AVX2 instructions, but those that count and find bits, which come with AVX2.
 
-// Writes the places of the bits, in order, and gives their number.  Four are written whatever it is: a loop that ends
-// with the bits would be mispredicted for every word.
+// Writes the places of the bits, in order, and returns their number.  It always writes four at a time: a loop with as
+// many steps as bits would be mispredicted for every word.
 [[gnu::always_inline]] inline std::size_t list_bits(std::uint64_t bits, std::size_t base, std::uint16_t* places) {
   const std::size_t count = static_cast<std::size_t>(__builtin_popcountll(bits));
   for (std::size_t written = 0; written < count; written += 4) {
@@ -224,7 +225,7 @@ class Windows {
   Sum<V> sums_[width];
   std::uint64_t touched_[width / 64] = {};
   std::uint32_t runs_with_[Op::absent_is_neutral ? 1 : width] = {};
-  std::uint16_t places_[width + 3];  // that were touched, and what list_bits writes beyond
+  std::uint16_t places_[width + 3];  // the touched ones, and room for what list_bits writes behind them
 };
 
 namespace scalar {
@@ -274,19 +275,8 @@ std::size_t merge(Operation operation, std::vector<Run<I, V>> runs, I* out_indic
   return merge_with<Add>(runs, out_indices, out_values);
 }
 
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-template std::size_t merge(Operation, std::vector<Run<u32, float>>, u32*, float*);
-template std::size_t merge(Operation, std::vector<Run<u32, double>>, u32*, double*);
-template std::size_t merge(Operation, std::vector<Run<u32, half>>, u32*, half*);
-template std::size_t merge(Operation, std::vector<Run<u32, bfloat16>>, u32*, bfloat16*);
-template std::size_t merge(Operation, std::vector<Run<u32, std::int32_t>>, u32*, std::int32_t*);
-template std::size_t merge(Operation, std::vector<Run<u32, std::int64_t>>, u32*, std::int64_t*);
-template std::size_t merge(Operation, std::vector<Run<u64, float>>, u64*, float*);
-template std::size_t merge(Operation, std::vector<Run<u64, double>>, u64*, double*);
-template std::size_t merge(Operation, std::vector<Run<u64, half>>, u64*, half*);
-template std::size_t merge(Operation, std::vector<Run<u64, bfloat16>>, u64*, bfloat16*);
-template std::size_t merge(Operation, std::vector<Run<u64, std::int32_t>>, u64*, std::int32_t*);
-template std::size_t merge(Operation, std::vector<Run<u64, std::int64_t>>, u64*, std::int64_t*);
+#define SPARSEWIRE_INSTANTIATE(I, V) \
+  template std::size_t merge(Operation, std::vector<Run<I, V>>, I*, V*);
+SPARSEWIRE_EACH_ENTRY_TYPE(SPARSEWIRE_INSTANTIATE)
 
 }  // namespace sparsewire

@@ -9,8 +9,8 @@
 namespace sparsewire {
 namespace {
 
-// ---- scalar: the conversions of values.h, one by one.  Inlined into a function with another target, the loops are
-// vectorised for that.
+// ---- scalar: the conversions of values.h, one by one.  They are vectorised for
+// the target of the function into which they are inlined.
 
 template <class V>
 [[gnu::always_inline]] inline void narrow_each(const float* values, std::size_t n, V* out) {
@@ -38,7 +38,7 @@ void widen(const V* values, std::size_t n, float* out) {
 
 #ifdef SPARSEWIRE_X86
 
-// ---- avx2: F16C converts eight halves by one instruction
+// ---- avx2: F16C converts eight halves with one instruction
 
 namespace avx2 {
 

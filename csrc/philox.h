@@ -48,9 +48,9 @@ struct ScalarWords {
 
 #ifdef SPARSEWIRE_X86
 
-// A counter per 64-bit lane.  Only the lower half of a lane matters, to the multiplication and to the result: so no half
-// has to be masked out of a product, and a round is four instructions.  Each waits for the one before; four vectors in
-// turns fill that time, and take a third less of it.
+// A counter per 64-bit lane.  Only the lower half of a lane matters, to the multiplication and to the result: so no
+// half has to be masked out of a product, and a round is four instructions.  Each waits for the one before; four
+// vectors in turns fill that time, and take a third less of it.
 
 constexpr int in_turns = 4;
 

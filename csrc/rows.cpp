@@ -6,7 +6,7 @@
 
 namespace sparsewire {
 
-// One version for every ISA, but where bits are counted: the time goes into waiting for marks, weights and sums.
+// There is one version for every ISA, except where bits are counted: the time is spent waiting for memory.
 
 namespace {
 
@@ -18,7 +18,7 @@ template <class Visit>
   }
 }
 
-// Chosen rows lie anywhere, and are too short for the processor to see where the next one will be: ask for it.
+// Chosen rows lie anywhere and are short, so the processor cannot predict where the next one is: it is prefetched.
 constexpr std::size_t rows_ahead = 4;
 template <class T>
 [[gnu::always_inline]] inline void fetch_ahead(RowStarts chosen, std::size_t i, const T* entries) {
@@ -43,7 +43,7 @@ bool mark(RowStarts chosen, const I* indices, std::size_t width, std::uint64_t* 
   return are_below;
 }
 
-// Of the marked columns: which they are, and how many come before each word.
+// Writes which columns are marked, and how many marked columns come before each word.
 template <class I>
 std::size_t list_columns(const std::uint64_t* marks, std::size_t words, std::uint32_t* before, I* columns) {
   std::size_t count = 0;
@@ -92,7 +92,8 @@ constexpr Version<void(RowStarts, const I*, const std::uint64_t*, const std::uin
 
 bool all_below(const std::uint32_t* positions, std::size_t n, std::size_t limit) {
   bool found = false;
-  for (std::size_t j = 0; j < n; ++j) found |= positions[j] >= limit;  // no early end: many at a time
+  // Without an early end, so that the loop is vectorised.
+  for (std::size_t j = 0; j < n; ++j) found |= positions[j] >= limit;
   return !found;
 }
 
@@ -114,7 +115,7 @@ void row_products(RowStarts chosen, const V* values, const std::uint32_t* positi
   for_each_row(chosen, [&](std::size_t i, std::int64_t first, std::int64_t last) {
     double* product = products + i * outputs;
     fetch_ahead(chosen, i, values);
-    if (outputs == 1) {  // in a register
+    if (outputs == 1) {  // the sum stays in a register
       double sum = 0.0;
       for (std::int64_t e = first; e < last; ++e) sum += static_cast<double>(values[e]) * weights[*positions++];
       *product = sum;

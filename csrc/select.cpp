@@ -4,6 +4,7 @@
 
 #include "accumulate.h"
 #include "dispatch.h"
+#include "instantiate.h"
 #include "magnitude_mask.h"
 
 namespace sparsewire {
@@ -73,9 +74,9 @@ Progress accumulate_select(V* residual, const V* gradient, Velocity<V> velocity,
 
 #ifdef SPARSEWIRE_X86
 
-// ---- blocks of 64 values: at 1 % density a comparison per value is nearly always "no", so ask for 64 at once.  `Mask`
-// brings the instruction set; what is here gets inlined into a function with that target, for which its loops are then
-// vectorised.  A block in which ties or the capacity matter is left to the scalar version.
+// ---- blocks of 64 values: at 1 % density nearly every comparison is false, so 64 values are compared at once.  `Mask`
+// has the instructions of an ISA; the code here is inlined into a function with that target, for which its loops are
+// vectorised.  The scalar version processes a block in which ties or the capacity matter.
 
 template <class Mask, class I, class V>
 [[gnu::always_inline]] inline bool is_simple(std::uint64_t mask, const V* values, const Choice<V>& choice,
@@ -85,9 +86,10 @@ template <class Mask, class I, class V>
   return has_no_ties && out.capacity - count >= mask_width;
 }
 
-// Takes the values that `mask` names, two at a time.  Whether a block has any, or a second one, is a coin toss at 1 %
-// density, and a wrong guess costs more than up to two entries written in vain, which the next block overwrites; so
-// there is a branch only for a third one.  Calls on_taken(j, is_vain) for each; a vain j may have been a real one.
+// Takes the values that `mask` names, two at a time.  At 1 % density a branch on whether a block has one, or a second
+// one, would be mispredicted often.  That costs more than to write up to two entries too many, which the next block
+// overwrites; so there is a branch only for a third one.  Calls on_taken(j, is_vain) for each.  If is_vain, the entry
+// is one too many, and j may be that of an entry which was taken.
 template <class I, class V, class OnTaken>
 [[gnu::always_inline]] inline void take(std::uint64_t mask, const V* values, I index, I* out_indices, V* out_values,
                                         OnTaken on_taken) {
@@ -103,7 +105,7 @@ template <class I, class V, class OnTaken>
   } while (mask != 0);
 }
 
-// The value, or zero: by masking, because compilers turn ?: into a branch here.
+// The value, or zero.  It is masked, because compilers make a branch of ?: here.
 template <class V>
 [[gnu::always_inline]] inline V value_if(bool is_kept, V value) {
   using Bits = Magnitude<V>;
@@ -154,8 +156,9 @@ template <class I, class V>
 }
 
 // While there is room for a whole block its entries fit, and the residual may be written at once.  With that, and with
-// blocks that begin at a cache line, the pass takes as long as `residual += gradient` alone: memory sets the pace.
-// Passes with and without a velocity are functions of their own: with both in one, gcc 12 does not vectorise halves.
+// blocks that begin at a cache line, the pass takes as long as `residual += gradient` alone, because both wait for
+// memory.  Passes with and without a velocity are functions of their own: with both in one, gcc 12 does not vectorise
+// halves.
 template <class Mask, bool has_velocity, class I, class V>
 [[gnu::always_inline]] inline Progress accumulate_select_blocks(V* residual, const V* gradient,
                                                                 Velocity<V> velocity, std::size_t n,
@@ -257,45 +260,9 @@ Progress accumulate_select(V* residual, const V* gradient, Velocity<V> velocity,
   return version(residual, gradient, velocity, n, threshold, out, progress);
 }
 
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-template Progress select(const float*, std::size_t, Magnitude<float>, u32, Room<u32, float>, Progress);
-template Progress select(const double*, std::size_t, Magnitude<double>, u32, Room<u32, double>, Progress);
-template Progress select(const half*, std::size_t, Magnitude<half>, u32, Room<u32, half>, Progress);
-template Progress select(const bfloat16*, std::size_t, Magnitude<bfloat16>, u32, Room<u32, bfloat16>, Progress);
-template Progress select(const i32*, std::size_t, Magnitude<i32>, u32, Room<u32, i32>, Progress);
-template Progress select(const i64*, std::size_t, Magnitude<i64>, u32, Room<u32, i64>, Progress);
-template Progress select(const float*, std::size_t, Magnitude<float>, u64, Room<u64, float>, Progress);
-template Progress select(const double*, std::size_t, Magnitude<double>, u64, Room<u64, double>, Progress);
-template Progress select(const half*, std::size_t, Magnitude<half>, u64, Room<u64, half>, Progress);
-template Progress select(const bfloat16*, std::size_t, Magnitude<bfloat16>, u64, Room<u64, bfloat16>, Progress);
-template Progress select(const i32*, std::size_t, Magnitude<i32>, u64, Room<u64, i32>, Progress);
-template Progress select(const i64*, std::size_t, Magnitude<i64>, u64, Room<u64, i64>, Progress);
-template Progress accumulate_select(float*, const float*, Velocity<float>, std::size_t, Magnitude<float>,
-                                    Room<u32, float>, Progress);
-template Progress accumulate_select(double*, const double*, Velocity<double>, std::size_t, Magnitude<double>,
-                                    Room<u32, double>, Progress);
-template Progress accumulate_select(half*, const half*, Velocity<half>, std::size_t, Magnitude<half>,
-                                    Room<u32, half>, Progress);
-template Progress accumulate_select(bfloat16*, const bfloat16*, Velocity<bfloat16>, std::size_t, Magnitude<bfloat16>,
-                                    Room<u32, bfloat16>, Progress);
-template Progress accumulate_select(i32*, const i32*, Velocity<i32>, std::size_t, Magnitude<i32>,
-                                    Room<u32, i32>, Progress);
-template Progress accumulate_select(i64*, const i64*, Velocity<i64>, std::size_t, Magnitude<i64>,
-                                    Room<u32, i64>, Progress);
-template Progress accumulate_select(float*, const float*, Velocity<float>, std::size_t, Magnitude<float>,
-                                    Room<u64, float>, Progress);
-template Progress accumulate_select(double*, const double*, Velocity<double>, std::size_t, Magnitude<double>,
-                                    Room<u64, double>, Progress);
-template Progress accumulate_select(half*, const half*, Velocity<half>, std::size_t, Magnitude<half>,
-                                    Room<u64, half>, Progress);
-template Progress accumulate_select(bfloat16*, const bfloat16*, Velocity<bfloat16>, std::size_t, Magnitude<bfloat16>,
-                                    Room<u64, bfloat16>, Progress);
-template Progress accumulate_select(i32*, const i32*, Velocity<i32>, std::size_t, Magnitude<i32>,
-                                    Room<u64, i32>, Progress);
-template Progress accumulate_select(i64*, const i64*, Velocity<i64>, std::size_t, Magnitude<i64>,
-                                    Room<u64, i64>, Progress);
+#define SPARSEWIRE_INSTANTIATE(I, V) \
+  template Progress select(const V*, std::size_t, Magnitude<V>, I, Room<I, V>, Progress); \
+  template Progress accumulate_select(V*, const V*, Velocity<V>, std::size_t, Magnitude<V>, Room<I, V>, Progress);
+SPARSEWIRE_EACH_ENTRY_TYPE(SPARSEWIRE_INSTANTIATE)
 
 }  // namespace sparsewire

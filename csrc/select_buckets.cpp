@@ -6,6 +6,7 @@
 
 #include "accumulate.h"
 #include "dispatch.h"
+#include "instantiate.h"
 #include "magnitude_mask.h"
 
 namespace sparsewire {
@@ -100,21 +101,21 @@ std::size_t accumulate_select_buckets(V* residual, const V* gradient, std::size_
 
 #ifdef SPARSEWIRE_X86
 
-// ---- a bound first.  Deal the values out to groups: the k largest are all at least the k-th largest of the groups'
-// maxima, and of 512 values only about a dozen are.  `Mask` brings the instruction set; what is here gets inlined into
-// a function with that target, for which its loops are then vectorised.
+// ---- a bound is found first.  The values are divided into groups.  The k largest values are all at least the k-th
+// largest of the maxima of the groups, and of 512 values only about a dozen are.  `Mask` has the instructions of an
+// ISA; the code here is inlined into a function with that target, for which its loops are vectorised.
 
 constexpr std::size_t most_groups = 64, fewest_groups = 32;
 constexpr std::size_t most_candidates = 64;
 constexpr std::size_t few = 32;  // ranks that are compared at once; loops of 16 are unrolled instead of vectorised
 
 // The k-th largest of `count` ranks, which are followed by zeros up to a multiple of `few`.  Each is compared with
-// each: for a few dozen that takes less time than the wrong guesses of a sort.
+// each: for a few dozen that takes less time than the mispredicted branches of a sort.
 template <class V>
 [[gnu::always_inline]] inline Magnitude<V> kth_of_few(const Magnitude<V>* ranks, std::size_t count, std::size_t k) {
   Magnitude<V> kth = no_limit<V>;
   for (std::size_t begin = 0; begin < count; begin += few) {
-    Magnitude<V> larger[few] = {};  // how many are
+    Magnitude<V> larger[few] = {};  // how many ranks are larger
     for (std::size_t i = 0; i < count; ++i)
       for (std::size_t j = 0; j < few; ++j) larger[j] += ranks[i] > ranks[begin + j];
     for (std::size_t j = 0; j < few; ++j)
@@ -274,34 +275,9 @@ std::size_t accumulate_select_buckets(V* residual, const V* gradient, std::size_
   return pick(accumulate_versions<I, V>)(residual, gradient, n, k, bucket, out);
 }
 
-using std::size_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-template size_t select_buckets(const float*, size_t, size_t, size_t, Room<u32, float>);
-template size_t select_buckets(const double*, size_t, size_t, size_t, Room<u32, double>);
-template size_t select_buckets(const half*, size_t, size_t, size_t, Room<u32, half>);
-template size_t select_buckets(const bfloat16*, size_t, size_t, size_t, Room<u32, bfloat16>);
-template size_t select_buckets(const i32*, size_t, size_t, size_t, Room<u32, i32>);
-template size_t select_buckets(const i64*, size_t, size_t, size_t, Room<u32, i64>);
-template size_t select_buckets(const float*, size_t, size_t, size_t, Room<u64, float>);
-template size_t select_buckets(const double*, size_t, size_t, size_t, Room<u64, double>);
-template size_t select_buckets(const half*, size_t, size_t, size_t, Room<u64, half>);
-template size_t select_buckets(const bfloat16*, size_t, size_t, size_t, Room<u64, bfloat16>);
-template size_t select_buckets(const i32*, size_t, size_t, size_t, Room<u64, i32>);
-template size_t select_buckets(const i64*, size_t, size_t, size_t, Room<u64, i64>);
-template size_t accumulate_select_buckets(float*, const float*, size_t, size_t, size_t, Room<u32, float>);
-template size_t accumulate_select_buckets(double*, const double*, size_t, size_t, size_t, Room<u32, double>);
-template size_t accumulate_select_buckets(half*, const half*, size_t, size_t, size_t, Room<u32, half>);
-template size_t accumulate_select_buckets(bfloat16*, const bfloat16*, size_t, size_t, size_t, Room<u32, bfloat16>);
-template size_t accumulate_select_buckets(i32*, const i32*, size_t, size_t, size_t, Room<u32, i32>);
-template size_t accumulate_select_buckets(i64*, const i64*, size_t, size_t, size_t, Room<u32, i64>);
-template size_t accumulate_select_buckets(float*, const float*, size_t, size_t, size_t, Room<u64, float>);
-template size_t accumulate_select_buckets(double*, const double*, size_t, size_t, size_t, Room<u64, double>);
-template size_t accumulate_select_buckets(half*, const half*, size_t, size_t, size_t, Room<u64, half>);
-template size_t accumulate_select_buckets(bfloat16*, const bfloat16*, size_t, size_t, size_t, Room<u64, bfloat16>);
-template size_t accumulate_select_buckets(i32*, const i32*, size_t, size_t, size_t, Room<u64, i32>);
-template size_t accumulate_select_buckets(i64*, const i64*, size_t, size_t, size_t, Room<u64, i64>);
+#define SPARSEWIRE_INSTANTIATE(I, V) \
+  template std::size_t select_buckets(const V*, std::size_t, std::size_t, std::size_t, Room<I, V>); \
+  template std::size_t accumulate_select_buckets(V*, const V*, std::size_t, std::size_t, std::size_t, Room<I, V>);
+SPARSEWIRE_EACH_ENTRY_TYPE(SPARSEWIRE_INSTANTIATE)
 
 }  // namespace sparsewire

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "instantiate.h"
 #include "magnitude_mask.h"
 
 namespace sparsewire {
@@ -85,7 +86,7 @@ class Histogram {
   std::array<std::uint64_t, 1 << digit_bits> counts_{};
 };
 
-// The floor is worth a look when a quarter more values were seen: the last look is then recent enough.
+// How many more values are counted before the floor is looked for again: a quarter of those so far.
 std::size_t next_look(std::size_t position) { return position + std::max<std::size_t>(4096, position / 4); }
 
 // ---- scalar
@@ -113,7 +114,7 @@ void collect(const V* x, std::size_t begin, std::size_t end, const Range<V>& ran
 
 #ifdef SPARSEWIRE_X86
 
-// ---- avx2: 64 values are compared with the range at once; nearly always none is in it
+// ---- avx2: 64 values are compared with the range at once, and nearly always none of them is in it
 
 namespace avx2 {
 
@@ -179,8 +180,8 @@ constexpr Version<decltype(scalar::collect<V>)> collect_versions[] = {{Isa::scal
 
 #endif
 
-// Where to begin.  Few values are often what a selection has taken, and lie close together: in buckets from zero to
-// infinity they would all be in one, and the first pass in vain.
+// The range to begin with.  Few values often come from a selection and lie close together: of buckets from zero to
+// infinity they would all be in one, and the first pass would find nothing.
 template <class V>
 Range<V> first_range(const V* x, std::size_t n, std::size_t k) {
   constexpr std::size_t few = 1 << 20;
@@ -232,11 +233,8 @@ Threshold threshold_for_k(const V* x, std::size_t n, std::size_t k) {
   return found.magnitude > infinity<V> ? Threshold{std::uint64_t{infinity<V>} + 1, k} : found;
 }
 
-template Threshold threshold_for_k(const float*, std::size_t, std::size_t);
-template Threshold threshold_for_k(const double*, std::size_t, std::size_t);
-template Threshold threshold_for_k(const half*, std::size_t, std::size_t);
-template Threshold threshold_for_k(const bfloat16*, std::size_t, std::size_t);
-template Threshold threshold_for_k(const std::int32_t*, std::size_t, std::size_t);
-template Threshold threshold_for_k(const std::int64_t*, std::size_t, std::size_t);
+#define SPARSEWIRE_INSTANTIATE(V) \
+  template Threshold threshold_for_k(const V*, std::size_t, std::size_t);
+SPARSEWIRE_EACH_VALUE_TYPE(SPARSEWIRE_INSTANTIATE)
 
 }  // namespace sparsewire

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "instantiate.h"
+
 namespace sparsewire {
 namespace {
 
-// A walk along a part of the run, and the part of the others in the same range.
+// How far a pass over a part of the run has come, and over the part of the others in the same range.
 struct Walk {
   std::size_t position, end;      // in the run
   std::size_t other, others_end;  // in the others
@@ -15,8 +17,8 @@ struct Walk {
   bool goes_on() const { return position < end && other < others_end; }
 };
 
-// Which of the two goes on is anybody's guess, so there is no branch for it: every entry is written, and the next one
-// overwrites it unless it counts.
+// A branch on which of the two is smaller would be mispredicted often, so there is none: every entry is written, and
+// the next one overwrites it unless it is kept.
 template <class I, class V>
 [[gnu::always_inline]] inline void step(Walk& walk, Run<I, V> run, const I* others, I* out_indices, V* out_values) {
   const I mine = run.indices[walk.position], theirs = others[walk.other];
@@ -37,8 +39,8 @@ void finish(Walk& walk, Run<I, V> run, const I* others, I* out_indices, V* out_v
 
 }  // namespace
 
-// A step has to wait for the one before, and a processor can do more meanwhile: so the two halves of the run are walked
-// along in turns.  What the second half keeps is then moved behind what the first one does.
+// A step waits for the one before it, and the processor can do more in that time.  So steps in the two halves of the
+// run alternate.  The entries that the second half keeps are then moved behind those of the first half.
 template <class I, class V>
 std::size_t without(Run<I, V> run, const I* others, std::size_t m, I* out_indices, V* out_values) {
   const std::size_t half = run.size / 2;
@@ -55,21 +57,8 @@ std::size_t without(Run<I, V> run, const I* others, std::size_t m, I* out_indice
   return first.count + second.count - half;
 }
 
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-template std::size_t without(Run<u32, float>, const u32*, std::size_t, u32*, float*);
-template std::size_t without(Run<u32, double>, const u32*, std::size_t, u32*, double*);
-template std::size_t without(Run<u32, half>, const u32*, std::size_t, u32*, half*);
-template std::size_t without(Run<u32, bfloat16>, const u32*, std::size_t, u32*, bfloat16*);
-template std::size_t without(Run<u32, i32>, const u32*, std::size_t, u32*, i32*);
-template std::size_t without(Run<u32, i64>, const u32*, std::size_t, u32*, i64*);
-template std::size_t without(Run<u64, float>, const u64*, std::size_t, u64*, float*);
-template std::size_t without(Run<u64, double>, const u64*, std::size_t, u64*, double*);
-template std::size_t without(Run<u64, half>, const u64*, std::size_t, u64*, half*);
-template std::size_t without(Run<u64, bfloat16>, const u64*, std::size_t, u64*, bfloat16*);
-template std::size_t without(Run<u64, i32>, const u64*, std::size_t, u64*, i32*);
-template std::size_t without(Run<u64, i64>, const u64*, std::size_t, u64*, i64*);
+#define SPARSEWIRE_INSTANTIATE(I, V) \
+  template std::size_t without(Run<I, V>, const I*, std::size_t, I*, V*);
+SPARSEWIRE_EACH_ENTRY_TYPE(SPARSEWIRE_INSTANTIATE)
 
 }  // namespace sparsewire

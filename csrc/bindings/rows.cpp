@@ -39,8 +39,8 @@ std::size_t row_columns(Numbers starts, In indices, Numbers rows, std::size_t wi
   });
 }
 
-void row_products(Numbers starts, In values, Numbers rows, Positions positions, InOf<double> weights, std::size_t outputs,
-                  OutOf<double> products) {
+void row_products(Numbers starts, In values, Numbers rows, Positions positions, InOf<double> weights,
+                  std::size_t outputs, OutOf<double> products) {
   const sw::RowStarts chosen = require_rows(starts, rows, values.size(), positions.size());
   require(outputs >= 1 && products.size() == rows.size() * outputs, "row_products: a product per row and output");
   with_matrix_type(values.dtype(), [&](auto value) {

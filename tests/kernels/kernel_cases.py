@@ -1,5 +1,8 @@
 """What the kernel tests share: dtypes, awkward values, misaligned copies, oracles in plain Python numbers."""
 
+import copy
+import functools
+import inspect
 import math
 import random
 from contextlib import contextmanager
@@ -8,6 +11,7 @@ from unittest import mock
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -24,6 +28,42 @@ shifts = st.integers(0, 15)
 # Blocks are 64 values wide: none, a part, exactly one, and up to three and a bit.
 LONGEST = 3 * 64 + 1
 lengths = st.sampled_from([0, 1, 63, 64, 65, 128, LONGEST]) | st.integers(0, LONGEST)
+
+
+def on_every_isa(test):
+    """Run a property with every version on the same example: to draw an example takes longest.
+
+    It stands between ``given`` and the test, which has an argument ``isa``.
+    """
+
+    signature = inspect.signature(test)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "isa"]
+    of_example = signature.replace(parameters=others)
+
+    @functools.wraps(test)
+    def on_all_versions(*args, **kwargs):
+        arguments = of_example.bind(*args, **kwargs).arguments
+        data, drawn = arguments.pop("data", None), []
+        for isa in kernels.available_isas():
+            note(f"isa: {isa}")
+            draws = {} if data is None else {"data": _SameDraws(data, drawn)}
+            test(isa=isa, **copy.deepcopy(arguments), **draws)
+
+    on_all_versions.__signature__ = of_example
+    return on_all_versions
+
+
+class _SameDraws:
+    """Draws what was drawn before, copied, because a test may change it; then goes on to draw."""
+
+    def __init__(self, data, drawn):
+        self._data, self._drawn, self._position = data, drawn, 0
+
+    def draw(self, strategy):
+        if self._position == len(self._drawn):
+            self._drawn.append(self._data.draw(strategy))
+        self._position += 1
+        return copy.deepcopy(self._drawn[self._position - 1])
 
 
 def unsigned(dtype):

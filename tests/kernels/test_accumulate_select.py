@@ -11,6 +11,7 @@ from kernel_cases import (
     frozen,
     index_dtypes,
     misaligned,
+    on_every_isa,
     same_bits,
     shifts,
     thresholds,
@@ -40,9 +41,9 @@ def scaled(velocity, momentum):
         return (wide(velocity) * wide(factor)).astype(velocity.dtype)
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts, ties=st.integers(0, 5))
+@on_every_isa
 def test_what_is_moved_and_what_stays_is_the_sum(isa, dtype, data, index_dtype, shift, ties):
     gradient = frozen(misaligned(data.draw(values(dtype)), shift))
     before = data.draw(values(dtype, len(gradient)))
@@ -55,9 +56,9 @@ def test_what_is_moved_and_what_stays_is_the_sum(isa, dtype, data, index_dtype, 
     assert_moved_out(residual, 15 - shift, entries, total, expected_positions(total, threshold, ties))
 
 
-@each_isa
 @each_float
 @given(data=st.data(), shift=shifts, ties=st.integers(0, 5), momentum=st.sampled_from([0.0, 0.5, 0.9]))
+@on_every_isa
 def test_a_velocity_moves_on_and_is_added_in_place_of_the_gradient(isa, dtype, data, shift, ties, momentum):
     gradient = frozen(misaligned(data.draw(values(dtype)), shift))
     before = data.draw(values(dtype, len(gradient)))

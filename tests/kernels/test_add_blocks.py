@@ -3,7 +3,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import each_dtype, each_isa, frozen, misaligned, same_bits, shifts, values
+from kernel_cases import (
+    each_dtype,
+    each_isa,
+    frozen,
+    misaligned,
+    on_every_isa,
+    same_bits,
+    shifts,
+    values,
+)
 
 from sparsewire import kernels
 
@@ -27,9 +36,9 @@ def expected_total(before, rows, new, block):
     return total
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), shift=shifts, block=blocks)
+@on_every_isa
 def test_every_value_of_a_block_is_added_in_its_place(isa, dtype, data, shift, block):
     wide = dtype_of_total(dtype)
     before = data.draw(values(wide, st.integers(0, 4 * block)))

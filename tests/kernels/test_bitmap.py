@@ -12,6 +12,7 @@ from kernel_cases import (
     index_dtypes,
     misaligned,
     number_of,
+    on_every_isa,
     ones_of,
     shifts,
     support,
@@ -77,9 +78,9 @@ def check_round_trip(code, indices, start, span, shift=0):
     assert decode(code, received, len(indices), start, span, indices.dtype) == indices.tolist()
 
 
-@each_isa
 @each_code
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
+@on_every_isa
 def test_any_support(isa, code, data, index_dtype, shift):
     with kernels.use_isa(isa):
         check_round_trip(
@@ -111,9 +112,9 @@ def test_long_supports(isa, code, index_dtype, density):
         )
 
 
-@each_isa
 @each_code
 @given(data=st.data(), index_dtype=index_dtypes)
+@on_every_isa
 def test_damaged_words_decode_to_what_they_say_or_not_at_all(isa, code, data, index_dtype):
     indices, start, span = data.draw(supports(index_dtype, data.draw(st.sampled_from([20, 100, 3000]))))
     words = expected_words(code, [int(i) - start for i in indices], span)
@@ -126,9 +127,9 @@ def test_damaged_words_decode_to_what_they_say_or_not_at_all(isa, code, data, in
     assert found == expected_indices(code, damaged, count, start, span)
 
 
-@each_isa
 @each_code
 @given(data=st.data(), index_dtype=index_dtypes)
+@on_every_isa
 def test_any_words_at_all(isa, code, data, index_dtype):
     word = st.sampled_from([0, 1, 3, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
     words = np.array(data.draw(st.lists(word, max_size=6)), np.uint64)

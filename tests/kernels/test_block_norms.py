@@ -10,6 +10,7 @@ from kernel_cases import (
     each_isa,
     frozen,
     misaligned,
+    on_every_isa,
     plain,
     same_bits,
     shifts,
@@ -34,9 +35,9 @@ def norms_of_blocks(array, block):
     return np.array(norms, np.float64)
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), shift=shifts, block=blocks)
+@on_every_isa
 def test_norms_have_the_bits_of_the_fixed_order(isa, dtype, data, shift, block):
     x = frozen(misaligned(data.draw(values(dtype)), shift))
     with kernels.use_isa(isa), canaries_around_outputs():
@@ -44,9 +45,9 @@ def test_norms_have_the_bits_of_the_fixed_order(isa, dtype, data, shift, block):
     assert same_bits(norms, norms_of_blocks(x, block))
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), shift=shifts, block=blocks)
+@on_every_isa
 def test_accumulated_norms_are_those_of_the_sum(isa, dtype, data, shift, block):
     gradient = frozen(misaligned(data.draw(values(dtype)), shift))
     before = data.draw(values(dtype, len(gradient)))

@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import each_isa, misaligned, shifts
+from kernel_cases import (
+    each_isa,
+    misaligned,
+    on_every_isa,
+    shifts,
+)
 
 from sparsewire import kernels
 
@@ -22,12 +27,12 @@ def expected(data, seed):
     return number
 
 
-@each_isa
-@given(data=st.binary(max_size=300), seed=st.integers(0, 2**64 - 1), shift=shifts)
-def test_every_version_gives_the_number_of_the_definition(isa, data, seed, shift):
-    array = misaligned(np.frombuffer(data, np.uint8), shift)
+@given(content=st.binary(max_size=300), seed=st.integers(0, 2**64 - 1), shift=shifts)
+@on_every_isa
+def test_every_version_gives_the_number_of_the_definition(isa, content, seed, shift):
+    array = misaligned(np.frombuffer(content, np.uint8), shift)
     with kernels.use_isa(isa):
-        assert kernels.checksum(array, seed) == expected(data, seed)
+        assert kernels.checksum(array, seed) == expected(content, seed)
 
 
 @each_isa

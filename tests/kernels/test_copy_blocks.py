@@ -8,6 +8,7 @@ from kernel_cases import (
     each_isa,
     frozen,
     misaligned,
+    on_every_isa,
     shifts,
     unsigned,
     values,
@@ -30,9 +31,9 @@ def same_bytes(a, b):
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), shift=shifts, block=lengths_of_blocks)
+@on_every_isa
 def test_chosen_blocks_are_gathered_and_zeros_follow_a_shorter_last_one(isa, dtype, data, shift, block):
     x = frozen(misaligned(data.draw(values(dtype, st.integers(0, 4 * block))), shift))
     chosen = data.draw(numbers(len(x), block))
@@ -43,9 +44,9 @@ def test_chosen_blocks_are_gathered_and_zeros_follow_a_shorter_last_one(isa, dty
     assert gathered.tobytes() == b"".join(parts)
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), shift=shifts, block=lengths_of_blocks)
+@on_every_isa
 def test_blocks_are_stored_in_their_places_and_nothing_else_changes(isa, dtype, data, shift, block):
     before = data.draw(values(dtype, st.integers(0, 4 * block)))
     chosen = data.draw(numbers(len(before), block))

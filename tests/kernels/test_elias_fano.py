@@ -13,6 +13,7 @@ from kernel_cases import (
     index_dtypes,
     misaligned,
     number_of,
+    on_every_isa,
     ones_of,
     shifts,
     support,
@@ -70,8 +71,8 @@ def check_round_trip(indices, start, span, shift=0):
     assert decode(code, len(indices), start, span, indices.dtype) == indices.tolist()
 
 
-@each_isa
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
+@on_every_isa
 def test_any_support(isa, data, index_dtype, shift):
     longest = data.draw(st.sampled_from([300, 5000, 2**32, 2**40, 2**63]))
     limit = min(longest, 2 ** (8 * index_dtype.itemsize))
@@ -111,8 +112,8 @@ def test_a_single_index_in_a_huge_span(isa, low, span):
             assert layout(1, span)[0] == low
 
 
-@each_isa
 @given(data=st.data(), index_dtype=index_dtypes)
+@on_every_isa
 def test_damaged_words_decode_to_what_they_say_or_not_at_all(isa, data, index_dtype):
     indices, start, span = data.draw(
         supports(index_dtype, data.draw(st.sampled_from([20, 100, 3000, 2**32])))
@@ -126,8 +127,8 @@ def test_damaged_words_decode_to_what_they_say_or_not_at_all(isa, data, index_dt
     assert found == (expected_indices(damaged, count, start, span) if count <= span else None)
 
 
-@each_isa
 @given(data=st.data(), index_dtype=index_dtypes)
+@on_every_isa
 def test_any_words_at_all(isa, data, index_dtype):
     span = data.draw(st.integers(0, 200))
     count = data.draw(st.integers(0, span))

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import awkward, each_dtype, each_isa, frozen, misaligned, plain, shifts, values
+from kernel_cases import (
+    awkward,
+    each_dtype,
+    each_isa,
+    frozen,
+    misaligned,
+    on_every_isa,
+    plain,
+    shifts,
+    values,
+)
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled, magnitude
@@ -34,9 +44,9 @@ def class_of(number):
     return (exponent + 126) * 16 + math.floor((2 * fraction - 1) * 16)
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), shift=shifts)
+@on_every_isa
 def test_each_value_is_counted_in_its_class(isa, dtype, data, shift):
     x = frozen(misaligned(data.draw(values(dtype)), shift))
     with kernels.use_isa(isa):

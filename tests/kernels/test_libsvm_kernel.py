@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import each_isa, frozen, misaligned, shifts
+from kernel_cases import (
+    each_isa,
+    frozen,
+    misaligned,
+    on_every_isa,
+    shifts,
+)
 
 from sparsewire import kernels
 from sparsewire.kernels.libsvm import LARGEST_INDEX, Expected, Parsed, Room, Wanted
@@ -98,9 +104,9 @@ def lines(draw, row):
     return before + draw(blanks).join(words) + after + "\n"
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
+@on_every_isa
 def test_rows_are_the_numbers_that_were_written(isa, dtype, data, index_dtype, shift):
     written = data.draw(st.lists(rows(np.iinfo(index_dtype).max), max_size=6))
     text = "".join(data.draw(lines(row)) for row in written).encode()
@@ -266,8 +272,8 @@ def test_indices_are_held_against_the_bounds(isa):
         assert fault(above, index_dtype=np.int64)[0] == Expected.INDEX_UP_TO_HIGHEST
 
 
-@each_isa
 @given(first=st.integers(0, 12), every=st.integers(1, 5), count=st.integers(0, 12))
+@on_every_isa
 def test_only_wanted_lines_are_read(isa, first, every, count):
     text = b"".join(b"%d 1:1\n" % line for line in range(count))
     with kernels.use_isa(isa):

@@ -4,7 +4,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
-from kernel_cases import each_isa, frozen, misaligned, same_bits, shifts, values
+from kernel_cases import (
+    each_isa,
+    frozen,
+    misaligned,
+    on_every_isa,
+    same_bits,
+    shifts,
+    values,
+)
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled
@@ -68,9 +76,9 @@ def test_what_is_too_large_becomes_infinite(isa, dtype):
     assert narrow.tolist() == [np.inf, largest, np.inf, np.inf, -np.inf, -np.inf]
 
 
-@each_isa
 @each_half
 @given(x=values(float32), shift=shifts)
+@on_every_isa
 def test_any_bits_narrow_as_the_cast_does(isa, dtype, x, shift):
     with kernels.use_isa(isa):
         narrow = kernels.narrow(frozen(misaligned(x, shift)), dtype)

@@ -9,6 +9,7 @@ from kernel_cases import (
     each_isa,
     frozen,
     misaligned,
+    on_every_isa,
     plain,
     shifts,
     values,
@@ -35,9 +36,9 @@ def found(isa, x, block):
     return numbers.tolist()
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), shift=shifts, block=blocks)
+@on_every_isa
 def test_blocks_with_a_number_other_than_zero_are_found(isa, dtype, data, shift, block):
     x = data.draw(values(dtype))
     x[data.draw(st.integers(0, len(x))) :] = 0  # otherwise few blocks were all zero

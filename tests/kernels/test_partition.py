@@ -8,6 +8,7 @@ from kernel_cases import (
     frozen,
     index_dtypes,
     misaligned,
+    on_every_isa,
     same_bits,
     shifts,
     values,
@@ -16,9 +17,9 @@ from kernel_cases import (
 from sparsewire import kernels
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts, count=st.integers(1, 40))
+@on_every_isa
 def test_the_largest_and_the_others_are_all_entries_in_order(isa, dtype, data, index_dtype, shift, count):
     x = frozen(misaligned(data.draw(values(dtype, count)), shift))
     indices = frozen(misaligned(np.arange(7, 7 + 3 * count, 3).astype(index_dtype), 15 - shift))

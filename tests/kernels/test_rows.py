@@ -11,6 +11,7 @@ from kernel_cases import (
     frozen,
     index_dtypes,
     misaligned,
+    on_every_isa,
     same_bits,
     shifts,
 )
@@ -48,8 +49,8 @@ def chosen_entries(rows, chosen):
     return [(i, firsts[r] + e, c) for i, r in enumerate(chosen) for e, c in enumerate(rows[r])]
 
 
-@each_isa
 @given(data=st.data(), matrix=matrices(), index_dtype=index_dtypes, shift=shifts)
+@on_every_isa
 def test_columns_are_those_of_the_rows_and_every_entry_finds_its_own(isa, data, matrix, index_dtype, shift):
     rows, width = matrix
     chosen = data.draw(choices(len(rows)))
@@ -93,8 +94,8 @@ def random_values(draw, dtype, count):
     return np.array(draw(st.lists(usual | st.sampled_from(known), min_size=count, max_size=count)), dtype)
 
 
-@each_isa
 @given(data=st.data(), matrix=matrices(), dtype=floats, outputs=outputs_of_some, shift=shifts)
+@on_every_isa
 def test_products_are_added_in_double_and_in_order(isa, data, matrix, dtype, outputs, shift):
     rows, _ = matrix
     chosen = data.draw(choices(len(rows)))
@@ -119,8 +120,8 @@ def test_products_are_added_in_double_and_in_order(isa, data, matrix, dtype, out
     assert same_bits(products, np.array(expected, np.float64))
 
 
-@each_isa
 @given(data=st.data(), matrix=matrices(), dtype=floats, outputs=outputs_of_some, shift=shifts)
+@on_every_isa
 def test_sums_are_added_in_double_and_in_order(isa, data, matrix, dtype, outputs, shift):
     rows, _ = matrix
     chosen = data.draw(choices(len(rows)))

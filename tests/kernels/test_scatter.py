@@ -2,15 +2,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import each_dtype, each_isa, frozen, index_dtypes, misaligned, same_bits, shifts, values
+from kernel_cases import (
+    each_dtype,
+    each_isa,
+    frozen,
+    index_dtypes,
+    misaligned,
+    on_every_isa,
+    same_bits,
+    shifts,
+    values,
+)
 
 from sparsewire import kernels
 
 
-@each_isa
 @each_dtype
 @pytest.mark.parametrize("name", ["scatter", "scatter_add", "spread"])
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
+@on_every_isa
 def test_entries_arrive_where_they_belong(isa, dtype, name, data, index_dtype, shift):
     before = data.draw(values(dtype, st.integers(0, 100)))
     positions = sorted(data.draw(st.sets(st.integers(0, len(before) - 1)) if len(before) else st.just(set())))

@@ -9,6 +9,7 @@ from kernel_cases import (
     frozen,
     index_dtypes,
     misaligned,
+    on_every_isa,
     plain,
     same_bits,
     shifts,
@@ -21,9 +22,9 @@ from sparsewire import kernels
 from sparsewire.kernels import _compiled, magnitude
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts, ties=st.integers(0, 5))
+@on_every_isa
 def test_select_takes_what_the_threshold_says(isa, dtype, data, index_dtype, shift, ties):
     x = frozen(misaligned(data.draw(values(dtype)), shift))
     threshold = data.draw(thresholds(x))
@@ -36,9 +37,9 @@ def test_select_takes_what_the_threshold_says(isa, dtype, data, index_dtype, shi
     assert same_bits(chosen, x[positions])
 
 
-@each_isa
 @each_dtype
 @given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
+@on_every_isa
 def test_dense_to_sparse_keeps_all_but_zeros(isa, dtype, data, index_dtype, shift):
     x = frozen(misaligned(data.draw(values(dtype)), shift))
     with kernels.use_isa(isa):

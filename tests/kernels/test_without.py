@@ -9,6 +9,7 @@ from kernel_cases import (
     frozen,
     index_dtypes,
     misaligned,
+    on_every_isa,
     same_bits,
     shifts,
     values,
@@ -20,11 +21,11 @@ from sparsewire import kernels
 supports_of_few = st.sets(st.integers(0, 40) | st.integers(2**32 - 3, 2**32 - 1))
 
 
-@each_isa
 @each_dtype
 @given(
     data=st.data(), index_dtype=index_dtypes, shift=shifts, chosen=supports_of_few, left_out=supports_of_few
 )
+@on_every_isa
 def test_what_is_not_among_the_others_is_kept_in_order(
     isa, dtype, data, index_dtype, shift, chosen, left_out
 ):
