@@ -2,19 +2,7 @@
 
 import numpy as np
 import pytest
-from estimator_cases import (
-    FEATURES,
-    MODELS,
-    ROWS,
-    STEADY,
-    bits,
-    each_model,
-    labels,
-    malformed,
-    rows,
-    targets,
-    values,
-)
+from model_cases import FEATURES, MODELS, ROWS, STEADY, bits, each_model, labels, malformed, rows, targets
 from scipy.sparse import coo_array, csr_array, csr_matrix
 from sklearn.exceptions import NotFittedError
 
@@ -78,7 +66,7 @@ BAD = {
     "not a number": (lambda: (rows() * np.nan, labels()), "NaN"),
     "infinity": (lambda: (rows() * np.inf, labels()), "infinity"),
     "one class": (lambda: (rows(), np.zeros(ROWS, int)), "at least two classes; here is one class: 0"),
-    "labels that are measured": (lambda: (rows(), values()), "continuous"),
+    "labels that are measured": (lambda: (rows(), targets("ridge")), "continuous"),
     "a label that is not a number": (lambda: (rows(), np.where(labels(), np.nan, 1)), "NaN"),
     "no rows": (lambda: (rows()[:0], labels()[:0]), "0 sample"),
     "no features": (lambda: (rows()[:, :0], labels()), "0 feature"),

@@ -6,21 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from estimator_cases import (
-    ALPHA,
-    FEATURES,
-    MODELS,
-    ROWS,
-    STEADY,
-    bits,
-    each_model,
-    labels,
-    one_hot,
-    rows,
-    strength,
-    targets,
-    values,
-)
+from model_cases import FEATURES, MODELS, ROWS, STEADY, bits, each_model, labels, one_hot, rows, targets
 from scipy.sparse import csr_array
 from sklearn import linear_model, svm
 from sklearn.base import clone
@@ -30,6 +16,13 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from sparsewire.errors import InputError
 from sparsewire.linear import LinearSVC, LogisticRegression, Ridge
+
+ALPHA = 0.05
+
+
+def strength(alpha=ALPHA, count=ROWS):
+    """The parameter C of scikit-learn, which weighs the sum of losses and not their mean."""
+    return 1 / (alpha * count)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -73,7 +66,7 @@ MINIMA = {
 
 
 def objective(model, coef, intercept):
-    wanted = values() if isinstance(model, Ridge) else 2 * labels() - 1
+    wanted = targets("ridge") if isinstance(model, Ridge) else 2 * labels() - 1
     l1_ratio = {"l2": 0, "l1": 1, "elasticnet": model.l1_ratio, None: 0}[model.penalty]
     alpha, coef = model.alpha * (model.penalty is not None), np.ravel(coef)
     data = LOSSES[type(model)](rows().toarray() @ coef + np.ravel(intercept), wanted).mean()
@@ -83,7 +76,7 @@ def objective(model, coef, intercept):
 @pytest.mark.parametrize("case", MINIMA)
 def test_the_minimum_is_that_of_scikit_learn(case):
     model, peer = map(clone, MINIMA[case])
-    wanted = values() if isinstance(model, Ridge) else labels()
+    wanted = targets("ridge") if isinstance(model, Ridge) else labels()
     model.fit(rows(), wanted)
     peer.fit(rows().toarray(), wanted)
     assert np.shape(model.coef_) == np.shape(peer.coef_)
@@ -208,9 +201,9 @@ def test_partial_fit_after_fit_goes_on_from_there(kind):
 
 
 def test_partial_fit_heeds_parameters_that_have_changed():
-    model = Ridge(**STEADY).partial_fit(rows(), values())
+    model = Ridge(**STEADY).partial_fit(rows(), targets("ridge"))
     before = model.coef_.copy()
-    model.set_params(eta0=1e-12).partial_fit(rows(), values())
+    model.set_params(eta0=1e-12).partial_fit(rows(), targets("ridge"))
     assert model.coef_ == pytest.approx(before, rel=1e-6)
 
 

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from estimator_cases import (
+from model_cases import (
     FEATURES,
     MODELS,
     ROWS,
@@ -17,7 +17,6 @@ from estimator_cases import (
     one_hot,
     rows,
     targets,
-    values,
 )
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -201,7 +200,9 @@ BAD_ON_A_RANK = {
         "rows of class 2; the classes are",
     ),
     "steps that are too long": (
-        lambda comm: Ridge(comm=comm, eta0=1e3, alpha=0, max_iter=2000, tol=None).fit(rows(), values()),
+        lambda comm: Ridge(comm=comm, eta0=1e3, alpha=0, max_iter=2000, tol=None).fit(
+            rows(), targets("ridge")
+        ),
         "eta0",
     ),
     "balanced classes in partial_fit": (

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 
 from sparsewire.linear import LinearSVC, LogisticRegression, Ridge
 
-ROWS, FEATURES, ALPHA = 120, 10, 0.05
+ROWS, FEATURES = 120, 10
 MODELS = {"logistic": LogisticRegression, "svm": LinearSVC, "ridge": Ridge}
 each_model = pytest.mark.parametrize("kind", MODELS)
 STEADY = {"eta0": 0.1, "shuffle": False, "tol": None, "batch_size": 16}
@@ -35,11 +35,6 @@ def targets(kind):
 
 def bits(model):
     return np.asarray(model.coef_).tobytes() + np.asarray(model.intercept_).tobytes()
-
-
-def strength(alpha=ALPHA, count=ROWS):
-    """The parameter C of scikit-learn, which weighs the sum of losses and not their mean."""
-    return 1 / (alpha * count)
 
 
 def one_hot(count):
