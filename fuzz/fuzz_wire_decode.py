@@ -3,11 +3,11 @@
     python fuzz/fuzz_wire_decode.py [inputs [seed]]
 
 Random bytes alone never pass the magic number, so most inputs are valid messages with damage: flipped bytes,
-cut ends, spliced halves, changed header fields.  In most of them all checksums are made right again, so that
-the damage is left to whoever reads the field or the word, as if a broken but sincere peer had sent it.
+cut ends, spliced halves, changed header fields.  In most of them all checksums are computed anew.  Then only
+the code that reads the damaged field or word can notice, as if a peer with a defect had sent it.
 
-Whatever decodes is valid, comes back if it is sent again, and is the same for another version of the kernels;
-all take turns.  Prints its seed; the same seed gives the same inputs.
+What decodes is valid, stays the same if it is sent again, and is the same for all versions of the kernels,
+which take turns.  The program prints its seed; the same seed gives the same inputs.
 """
 
 from __future__ import annotations

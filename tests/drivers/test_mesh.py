@@ -1,4 +1,4 @@
-"""Connections, without processes: two ends in one thread, so that every order of events can be made."""
+"""Connections, without processes: two ends in one thread, so that a test decides the order of events."""
 
 import contextlib
 import threading

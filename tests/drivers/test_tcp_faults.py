@@ -98,7 +98,7 @@ def test_rank_0_that_never_comes_is_named():
     assert_all(outcomes, "CollectiveTimeout", "rank 0 did not arrive within")
 
 
-# A failure is that of one group, so there is one for each algorithm.
+# A failure breaks one group only, so each algorithm has a group.
 NEVER_COME = """
 from concurrent.futures import ThreadPoolExecutor
 def main(rank, size):
@@ -329,7 +329,7 @@ def test_replayed_handshake_is_refused_and_the_job_goes_on():
 
 
 def record_one_connection(proxy, port):
-    """Pass one connection on to ``port``; what the dialler has said so far (it goes on being filled)."""
+    """Forward one connection to ``port``; returns what the dialler has sent so far, which keeps growing."""
     recorded = bytearray()
     near, _ = proxy.accept()
     far = connect(port)
@@ -401,7 +401,7 @@ def test_ranks_listen_at_the_interface_of_the_master_only(address):
 
 # -- corrupted frames ----------------------------------------------------------------------------
 
-# The last rank writes on its proven connection to rank 0, past its driver.
+# The last rank writes to its authenticated connection to rank 0 directly, without its driver.
 CORRUPT = """
 from sparsewire.coding import frame as wire
 from sparsewire.coding.call import Envelope
@@ -432,7 +432,7 @@ def test_garbage_on_a_proven_connection_is_a_wire_error_on_every_rank():
     assert_all(jobs.run(program, 2), "WireError", "from rank 1: a frame starts with b'SPWR'")
 
 
-# The checksum is right, because it is made of the wrong words.
+# The checksum is right, because it is computed from the wrong words.
 WRONG_WORDS = """
 from dataclasses import replace
 from sparsewire.coding import frame
@@ -459,9 +459,13 @@ def test_words_that_code_no_indices_are_a_wire_error_on_every_rank(algorithm):
 
 
 def test_outcomes_are_written_as_json(tmp_path):
-    """The harness itself: what a rank returns comes back, and a silent death is told from a hang."""
+    """The harness itself: what a rank returns is reported, and a death is told from a hang."""
     outcomes = jobs.run(
         "def main(rank, size):\n    die() if rank == 1 else time.sleep(60 * rank)\n    return rank\n", 3, 3
     )
     assert outcomes[0] == json.loads('{"result": 0}')
     assert [outcome.get("error") for outcome in outcomes] == [None, jobs.DIED, jobs.HUNG]
+    with pytest.raises(
+        AssertionError, match=r"rank 1 has no 'result'; it ended with died: exit code -9; it printed"
+    ):
+        outcomes[1]["result"]

@@ -68,7 +68,7 @@ def test_every_rank_has_the_same_bits(size):
 
 
 def test_a_second_job_has_the_same_bits():
-    """Of the algorithm that was named; which one auto takes may depend on measured figures."""
+    """If an algorithm is named: which one auto takes may depend on measured figures."""
     once, twice = outcomes(3)[0], outcomes(3, again=1)[0]
     calls = [call for call in once if call != "feedback" and "auto" not in call]
     assert [once[call] for call in calls] == [twice[call] for call in calls]

@@ -1,4 +1,4 @@
-"""Each test that asks for ``mpi`` runs under both."""
+"""Each test that takes the fixture ``mpi`` runs under both MPIs."""
 
 import pytest
 from mpiexec import MPICH, OPEN_MPI, Mpi

@@ -26,7 +26,7 @@ class Job:
     size: int
 
     def pids(self) -> list[int]:
-        """The ranks that have come as far as the program."""
+        """The process ids of the ranks that have begun to run the program."""
         return [int(path.read_text()) for path in self.folder.glob("*.pid")]
 
     def wait(self, seconds: float) -> list[jobs.Outcome]:
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Mpi:
-    """One MPI: the environment that holds it, and what its mpiexec wants to be told."""
+    """One MPI: the environment that holds it, and the options that its mpiexec needs."""
 
     name: str
     home: Path
@@ -69,7 +69,7 @@ class Mpi:
 
     @contextlib.contextmanager
     def job(self, program: str, size: int, python: Path | None = None) -> Iterator[Job]:
-        """The program on its way; whatever still runs at the end is killed."""
+        """The started program; what still runs at the end is killed."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "program.py").write_text(jobs.source(program))

@@ -1,4 +1,4 @@
-"""The test bed itself: which MPI a rank loads, what comes back, and what the watchdog does."""
+"""The harness itself: which MPI a rank loads, what it reports, and what the watchdog does."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tree of exceptions: who is to blame, and what a caller can catch."""
+"""The tree of exceptions: which types a caller can catch, and how they travel."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""The fuzzer of ``make test-full`` works: it passes here, and sees what it is there to see."""
+"""The fuzzer of ``make test-full`` works: it passes here, and finds the defects that it is made for."""
 
 import itertools
 

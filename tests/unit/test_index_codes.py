@@ -1,4 +1,4 @@
-"""Supports as bytes: as few as the information in them, whatever they look like."""
+"""Indices as bytes: hardly more of them than the information in the indices."""
 
 import math
 
@@ -22,7 +22,7 @@ LENGTH = 1 << 24
 
 
 def entropy_bytes(length, count):
-    """The information in a random support of this density."""
+    """The information in random indices of this density, in bits per index."""
     d = count / length
     return length * -(d * math.log2(d) + (1 - d) * math.log2(1 - d)) / 8 if 0 < d < 1 else 0.0
 

@@ -1,4 +1,4 @@
-"""Reused memory: arrays are as independent of each other as np.empty's."""
+"""Reused memory: arrays are as independent of each other as those of np.empty."""
 
 import gc
 

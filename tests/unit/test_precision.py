@@ -1,4 +1,4 @@
-"""Precisions: how many bytes they take, and what they refuse."""
+"""Precisions: how many bytes they take, what they refuse, and how two bits are rounded with feedback."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,6 @@ def test_values_that_have_the_precision_are_not_rounded():
 
 # -- two bits with feedback ----------------------------------------------------------------------
 
-# A quarter of the bits of qsgd8: the levels are -scale, 0 and scale.
 TAILS = {
     "Student-t, 3 degrees of freedom": lambda chance, count: chance.standard_t(3, count),
     "Laplace": lambda chance, count: chance.laplace(size=count),
@@ -95,14 +94,14 @@ def nearest(values, precision):
 
 
 def squared_error(values, scale):
-    """Of three levels, each value taken to the nearest."""
+    """The squared error if each value becomes the nearest of -scale, 0 and scale."""
     size = np.abs(values.astype(np.float64))
     return (np.minimum(size, np.abs(size - scale)) ** 2).sum()
 
 
 @pytest.mark.parametrize("draw", TAILS.values(), ids=TAILS)
 def test_few_of_the_largest_values_are_rounded_to_zero(draw):
-    """The scale was the largest magnitude: then 99% of the first, and 66% of the second, became zero."""
+    """With the largest magnitude as the scale, 99% of Student's and 66% of Laplace's would become zero."""
     values = draw(np.random.default_rng(0), 1 << 20).astype("float32")
     selected = values[np.abs(values) >= np.quantile(np.abs(values), 0.99)]
     rounded = nearest(selected, QSGD(2))
@@ -150,7 +149,7 @@ def test_the_largest_numbers_do_not_overflow():
     ids=["normal", "t"],
 )
 def test_residual_of_two_bits_stays_near_that_of_exact_values(draw, most):
-    """It was 1.8 and 2.7 times as long when the scale was the largest magnitude."""
+    """With the largest magnitude as the scale, it would be 1.8 and 2.7 times as long."""
     lengths = {}
     for name, inner in {"exact": TopK(0.01), "qsgd2": Quantized(TopK(0.01), "qsgd2")}.items():
         chance = np.random.default_rng(3)

@@ -13,7 +13,7 @@ from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 
 
 def plain(vector):
-    """The numbers of a vector's range, without the library's help."""
+    """The numbers of a vector's range, found without the library."""
     if vector.indices is None:
         return vector.values.tolist()
     numbers = [0] * (vector.stop - vector.start)
@@ -112,7 +112,7 @@ def test_constructor_names_the_first_bad_index_wherever_it_is(bad, wrong):
 
 
 @pytest.mark.parametrize("length", [-1, 1.5, "7", None, True, 2**63])
-def test_constructor_refuses_a_length_that_is_none(length):
+def test_constructor_refuses_what_is_no_length(length):
     with pytest.raises(sw.InputError, match="length is"):
         SparseVector(length, [], np.ones(0))
 
@@ -174,7 +174,7 @@ def test_zero_is_what_has_no_magnitude():
 
 
 @given(NUMBERS, st.booleans(), st.integers(1, 9))
-def test_cut_pieces_are_even_and_concatenate_to_the_whole(numbers, dense, parts):
+def test_pieces_of_an_even_split_concatenate_to_the_whole(numbers, dense, parts):
     vector = from_numbers(numbers, dense=dense)
     pieces = vector.split_evenly(parts)
     assert len(pieces) == parts
@@ -186,7 +186,7 @@ def test_cut_pieces_are_even_and_concatenate_to_the_whole(numbers, dense, parts)
 
 
 @given(NUMBERS, st.booleans(), st.data())
-def test_slice_of_a_piece_is_a_slice_of_the_vector(numbers, dense, data):
+def test_range_of_a_piece_is_a_range_of_the_vector(numbers, dense, data):
     bounds = data.draw(st.lists(st.integers(0, len(numbers)), min_size=4, max_size=4).map(sorted))
     piece = from_numbers(numbers, dense=dense).range(bounds[0], bounds[3]).range(bounds[1], bounds[2])
     assert (piece.start, piece.stop, piece.length) == (bounds[1], bounds[2], len(numbers))
@@ -291,7 +291,7 @@ def test_reductions_are_found_by_name():
 
 
 def test_merge_sum_of_equal_small_supports_stays_sparse():
-    """Four times a fourth of the range: the bound says dense, the union decides."""
+    """Four vectors of a fourth of the range each: the bound asks for a dense sum, the union is small."""
     pieces = [SparseVector(400, range(0, 400, 4), np.ones(100, "float32"))] * 4
     assert not SUM.merge(pieces).is_dense
 
@@ -310,7 +310,7 @@ def test_merge_sum_keeps_entries_that_cancel_while_stored_as_entries():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dense", [True, False])
 def test_halves_are_added_in_float32_and_rounded_once(dtype, dense):
-    """Above 2**11 (2**8) adding 1 at a time to a half would stay where it is."""
+    """A half of 2**11 (2**8) stays the same if 1 is added to it, however often."""
     big = {"float16": 2048, "bfloat16": 256}[dtype]
     numbers = [big, 1, 1, 1, 1]
     pieces = [SparseVector(8, [5], np.array([n]).astype(value_dtype(dtype))) for n in numbers]
@@ -326,7 +326,7 @@ def test_halves_are_added_in_float32_and_rounded_once(dtype, dense):
     st.integers(1, 9),
 )
 def test_range_sums_equal_the_sum_of_the_whole(vectors, forms, parts):
-    """Growing room, ranges that turn dense and ranges that do not, in any order."""
+    """Room has to grow, and ranges become dense or stay sparse, in any order."""
     whole = [from_numbers(v, "float32", dense=f) for v, f in zip(vectors, forms, strict=False)]
     sums = RangeSums()
     for pieces in zip(*(vector.split_evenly(parts) for vector in whole), strict=True):

@@ -1,4 +1,4 @@
-"""The wire format as three tell it: the library, a reader that shares no code with it, and vectors."""
+"""The library, a reader that shares no code with it, and committed vectors agree on the wire format."""
 
 import json
 
@@ -27,7 +27,7 @@ def as_bytes(payload, envelope, price=0.0):
 
 
 def as_read(message):
-    """What the reader finds, with numbers as the vectors have them."""
+    """What the reader finds, with numbers written as in the committed vectors."""
     frames = reader.read(message)
     return [f | {"values": make.as_json(f["values"])} if "values" in f else f for f in frames]
 
@@ -84,7 +84,7 @@ def test_a_message_may_lie_at_any_address(name, shift):
 
 @each_vector
 def test_the_reader_refuses_every_damaged_byte(name):
-    """So that what it does not refuse is right."""
+    """A reader that accepts everything would prove nothing."""
     message = bytes.fromhex(COMMITTED[name]["message"])
     for position in range(len(message)):
         damaged = bytearray(message)
@@ -126,7 +126,7 @@ def test_the_reader_reads_whatever_the_library_writes(payload, price, number):
 
 @given(st.sets(st.integers(0, 2**33 - 1), max_size=40), st.sets(st.integers(0, 150), max_size=8), st.data())
 def test_the_reader_reads_supports_of_long_vectors(scattered, clusters, data):
-    """Some entries here and there, and runs of 64 of them: each form of a support is smallest somewhere."""
+    """Some entries here and there, and runs of 64 of them: each form of indices is smallest somewhere."""
     length = data.draw(st.sampled_from([200 * 64, 2**33]))
     support = {index % length for index in scattered}
     support |= {64 * cluster + j for cluster in clusters for j in range(64)}

@@ -1,4 +1,4 @@
-"""The wire format: round trips, exact sizes, and that nothing but a frame is taken for one."""
+"""The wire format: round trips, exact sizes, and errors for everything that is not a frame."""
 
 import struct
 import zlib
@@ -74,6 +74,17 @@ def test_coded_pieces_come_back_with_the_same_bits(form, precision, dtype):
     assert same_bits(sent, got)
     assert (got.packed is None) == (precision is None)
     assert as_bytes(got) == as_bytes(sent)  # whoever forwards it sends the same
+    assert as_bytes(got.decoded()) == as_bytes(sent)  # and so does whoever codes it anew
+
+
+@pytest.mark.parametrize("form", [ELIAS_FANO, BITMAP, TILES])
+def test_a_forwarded_piece_is_not_coded_anew(form):
+    """Where coding has become too expensive, the bytes that came are still the cheapest."""
+    frame = as_bytes(coded(form))
+    came = wire.decode(frame).payload
+    assert as_bytes(came, price=100.0) == frame
+    assert wire.size(came, price=100.0) == len(frame)
+    assert len(as_bytes(came.decoded(), price=100.0)) > len(frame)
 
 
 def test_a_dense_piece_in_few_bits_comes_back():
@@ -86,7 +97,7 @@ def test_a_dense_piece_in_few_bits_comes_back():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_any_sixteen_bits_are_a_value(precision, dtype):
-    """NaN that signals among them, which numpy would warn of."""
+    """Some of them are signalling NaN, of which numpy would warn."""
     sent = rounded(SparseVector.from_dense(np.zeros(2**16, dtype)), PRECISIONS[precision], (0, 0, 0))
     bits = sent.packed.data.view(np.uint16)
     bits[:] = np.arange(2**16)
@@ -248,7 +259,7 @@ def test_bytes_behind_the_message_are_refused(kind):
 
 
 def padding_of(kind):
-    """Positions of padding bytes, which carry no information and are not looked at."""
+    """Positions of padding bytes, which carry no information and are not read."""
     frame, padding, at = FRAMES[kind], set(), 0
     while at < len(frame):
         nnz, form, dtype = struct.unpack_from("<Q", frame, at + 80)[0], frame[at + 5], frame[at + 6]
@@ -288,7 +299,7 @@ def test_random_bytes_are_refused(data):
 
 @given(st.sampled_from(sorted(FRAMES)), st.data())
 def test_any_header_field_with_a_right_crc_decodes_or_is_refused(kind, data):
-    """What a broken but honest peer could send: never another exception."""
+    """A peer with a defect could send these: they never raise anything but WireError."""
     frame = FRAMES[kind]
     offset = data.draw(st.integers(4, wire.HEADER_BYTES - 5))
     changed = reframed(frame, offset, "<B", data.draw(st.integers(0, 255)))
@@ -323,14 +334,14 @@ def test_header_fields_are_checked(offset, form, value, message):
 
 @pytest.mark.parametrize("indices", [[5, 3], [5, 5], [0, 1000], [29, 40]])
 def test_indices_are_checked(indices):
-    """Right checksums do not make wrong indices right."""
+    """The checksums are right, and the indices are wrong."""
     bad = SparseVector.piece(1000, 30, 600, np.array(indices, np.uint32), np.ones(2, "float32"))
     with pytest.raises(WireError, match="out of order or out of"):
         wire.decode(as_bytes(bad, price=4.0))
 
 
 def test_words_that_code_other_indices_are_refused():
-    """Right checksums do not make wrong words right: here one entry is missing, or there is one too many."""
+    """The checksums are right, but the words code one entry less, or one more, than the header says."""
     for form in (ELIAS_FANO, BITMAP, TILES):
         sent = coded(form)
         damaged = bytearray(as_bytes(sent))
