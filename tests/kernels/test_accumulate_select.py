@@ -1,27 +1,13 @@
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    DTYPES,
-    assert_moved_out,
-    each_dtype,
-    each_isa,
-    expected_positions,
-    frozen,
-    index_dtypes,
-    misaligned,
-    on_every_isa,
-    same_bits,
-    shifts,
-    thresholds,
-    values,
-)
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled, magnitude
 
-FLOATS = [dtype for dtype in DTYPES if dtype.kind != "i"]
+FLOATS = [dtype for dtype in cases.DTYPES if dtype.kind != "i"]
 each_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
 X = np.ones(8, np.float32)
 
@@ -41,43 +27,47 @@ def scaled(velocity, momentum):
         return (wide(velocity) * wide(factor)).astype(velocity.dtype)
 
 
-@each_dtype
-@given(data=st.data(), index_dtype=index_dtypes, shift=shifts, ties=st.integers(0, 5))
-@on_every_isa
+@cases.each_dtype
+@given(data=st.data(), index_dtype=cases.index_dtypes, shift=cases.shifts, ties=st.integers(0, 5))
+@cases.on_every_isa
 def test_what_is_moved_and_what_stays_is_the_sum(isa, dtype, data, index_dtype, shift, ties):
-    gradient = frozen(misaligned(data.draw(values(dtype)), shift))
-    before = data.draw(values(dtype, len(gradient)))
-    residual = misaligned(before, 15 - shift)
+    gradient = cases.frozen(cases.misaligned(data.draw(cases.values(dtype)), shift))
+    before = data.draw(cases.values(dtype, len(gradient)))
+    residual = cases.misaligned(before, 15 - shift)
     total = dense_sum(before, gradient)
-    threshold = data.draw(thresholds(total))
+    threshold = data.draw(cases.thresholds(total))
     with kernels.use_isa(isa):
         entries = kernels.accumulate_select(residual, gradient, threshold, ties, index_dtype=index_dtype)
     assert entries[0].dtype == index_dtype
-    assert_moved_out(residual, 15 - shift, entries, total, expected_positions(total, threshold, ties))
+    cases.assert_moved_out(
+        residual, 15 - shift, entries, total, cases.expected_positions(total, threshold, ties)
+    )
 
 
 @each_float
-@given(data=st.data(), shift=shifts, ties=st.integers(0, 5), momentum=st.sampled_from([0.0, 0.5, 0.9]))
-@on_every_isa
+@given(data=st.data(), shift=cases.shifts, ties=st.integers(0, 5), momentum=st.sampled_from([0.0, 0.5, 0.9]))
+@cases.on_every_isa
 def test_a_velocity_moves_on_and_is_added_in_place_of_the_gradient(isa, dtype, data, shift, ties, momentum):
-    gradient = frozen(misaligned(data.draw(values(dtype)), shift))
-    before = data.draw(values(dtype, len(gradient)))
-    velocity_before = data.draw(values(dtype, len(gradient)))
-    residual, velocity = misaligned(before, 15 - shift), misaligned(velocity_before, 7)
+    gradient = cases.frozen(cases.misaligned(data.draw(cases.values(dtype)), shift))
+    before = data.draw(cases.values(dtype, len(gradient)))
+    velocity_before = data.draw(cases.values(dtype, len(gradient)))
+    residual, velocity = cases.misaligned(before, 15 - shift), cases.misaligned(velocity_before, 7)
     velocity_after = dense_sum(scaled(velocity_before, momentum), gradient)
     total = dense_sum(before, velocity_after)
-    threshold = data.draw(thresholds(total))
+    threshold = data.draw(cases.thresholds(total))
     with kernels.use_isa(isa):
         entries = kernels.accumulate_select(
             residual, gradient, threshold, ties, velocity=velocity, momentum=momentum
         )
-    assert_moved_out(residual, 15 - shift, entries, total, expected_positions(total, threshold, ties))
-    assert same_bits(velocity, velocity_after)
+    cases.assert_moved_out(
+        residual, 15 - shift, entries, total, cases.expected_positions(total, threshold, ties)
+    )
+    assert cases.same_bits(velocity, velocity_after)
     assert not velocity.base[:7].any()
     assert not velocity.base[7 + len(velocity) :].any()
 
 
-@each_isa
+@cases.each_isa
 @each_float
 def test_the_product_with_the_momentum_is_rounded_before_the_sum(isa, dtype):
     """A fused multiply-add would leave what rounding the product has cut off."""
@@ -88,8 +78,8 @@ def test_the_product_with_the_momentum_is_rounded_before_the_sum(isa, dtype):
     assert not velocity.any()
 
 
-@each_isa
-@each_dtype
+@cases.each_isa
+@cases.each_dtype
 @pytest.mark.parametrize("density", [0.0, 0.01, 0.3, 1.0])
 def test_accumulate_select_grows_its_output(isa, dtype, density):
     rng = np.random.default_rng(4)
@@ -104,7 +94,7 @@ def test_accumulate_select_grows_its_output(isa, dtype, density):
     assert np.all(residual[gradient == 2] == 3)
 
 
-@each_isa
+@cases.each_isa
 @each_float
 def test_a_velocity_moves_on_once_however_often_the_output_grows(isa, dtype):
     gradient = np.where(np.random.default_rng(4).random(70_001) < 0.3, 50, 2).astype(dtype)
@@ -116,7 +106,7 @@ def test_a_velocity_moves_on_once_however_often_the_output_grows(isa, dtype):
     assert np.array_equal(velocity, gradient + gradient.dtype.type(2))
 
 
-@each_isa
+@cases.each_isa
 def test_a_residual_may_be_its_own_gradient(isa):
     x = np.arange(200, dtype=np.float32)
     with kernels.use_isa(isa):
@@ -126,17 +116,17 @@ def test_a_residual_may_be_its_own_gradient(isa):
 
 
 @pytest.mark.parametrize("isa", kernels.available_isas()[1:])
-@each_dtype
+@cases.each_dtype
 @given(data=st.data(), ties=st.integers(0, 70))
 def test_the_primitive_touches_nothing_beyond_its_capacity(isa, dtype, data, ties):
-    gradient = data.draw(values(dtype))
-    before = data.draw(values(dtype, len(gradient)))
-    velocity_before = velocity_after = data.draw(values(dtype, len(gradient)))
+    gradient = data.draw(cases.values(dtype))
+    before = data.draw(cases.values(dtype, len(gradient)))
+    velocity_before = velocity_after = data.draw(cases.values(dtype, len(gradient)))
     has_velocity = dtype in FLOATS and data.draw(st.booleans())
     if has_velocity:
         velocity_after = dense_sum(scaled(velocity_before, 0.5), gradient)
     total = dense_sum(before, velocity_after if has_velocity else gradient)
-    threshold = data.draw(thresholds(total))
+    threshold = data.draw(cases.thresholds(total))
     bits, left = magnitude.to_bits(threshold, ties, dtype)
     raw = np.dtype(np.uint16) if dtype.kind not in "fi" else dtype
     residual, indices, moved = before.copy(), np.full(300, 77, np.uint32), np.full(300, 77, raw)
@@ -157,14 +147,14 @@ def test_the_primitive_touches_nothing_beyond_its_capacity(isa, dtype, data, tie
             assert step[0] == len(gradient) or step[1] == capacity
             assert np.all(indices[capacity:] == 77)
             assert np.all(moved[capacity:] == 77)
-            assert same_bits(residual[step[0] :], before[step[0] :])
-            assert same_bits(velocity[step[0] :], velocity_before[step[0] :])
-    positions = expected_positions(total, threshold, ties)
+            assert cases.same_bits(residual[step[0] :], before[step[0] :])
+            assert cases.same_bits(velocity[step[0] :], velocity_before[step[0] :])
+    positions = cases.expected_positions(total, threshold, ties)
     assert indices[: step[1]].tolist() == positions
-    assert same_bits(moved[: step[1]].view(dtype), total[positions])
+    assert cases.same_bits(moved[: step[1]].view(dtype), total[positions])
     total[positions] = 0
-    assert same_bits(residual, total)
-    assert same_bits(velocity, velocity_after)
+    assert cases.same_bits(residual, total)
+    assert cases.same_bits(velocity, velocity_after)
 
 
 WRONG_VELOCITIES = {
@@ -172,11 +162,11 @@ WRONG_VELOCITIES = {
     "of integers": (X.astype(np.int32), X.astype(np.int32), TypeError),
     "strided": (X, np.ones(16, np.float32)[::2], TypeError),
     "short": (X, X[:4], ValueError),
-    "read-only": (X, frozen(X.copy()), ValueError),
+    "read-only": (X, cases.frozen(X.copy()), ValueError),
 }
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("name", WRONG_VELOCITIES)
 def test_a_wrong_velocity_is_refused_before_anything_is_added(isa, name):
     gradient, velocity, error = WRONG_VELOCITIES[name]

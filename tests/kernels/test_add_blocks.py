@@ -1,18 +1,9 @@
+import kernel_cases as cases
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    each_dtype,
-    each_isa,
-    frozen,
-    misaligned,
-    on_every_isa,
-    same_bits,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 
@@ -36,25 +27,25 @@ def expected_total(before, rows, new, block):
     return total
 
 
-@each_dtype
-@given(data=st.data(), shift=shifts, block=blocks)
-@on_every_isa
+@cases.each_dtype
+@given(data=st.data(), shift=cases.shifts, block=blocks)
+@cases.on_every_isa
 def test_every_value_of_a_block_is_added_in_its_place(isa, dtype, data, shift, block):
     wide = dtype_of_total(dtype)
-    before = data.draw(values(wide, st.integers(0, 4 * block)))
+    before = data.draw(cases.values(wide, st.integers(0, 4 * block)))
     existing = -(-len(before) // block)
     rows = sorted(data.draw(st.sets(st.integers(0, existing - 1)) if existing else st.just(set())))
-    new = frozen(misaligned(data.draw(values(dtype, len(rows) * block)), shift))
-    total = misaligned(before, 15 - shift)
+    new = cases.frozen(cases.misaligned(data.draw(cases.values(dtype, len(rows) * block)), shift))
+    total = cases.misaligned(before, 15 - shift)
     with kernels.use_isa(isa):
-        kernels.add_blocks(total, frozen(np.array(rows, np.int64)), new, block)
-    assert same_bits(total, expected_total(before, rows, new, block))
+        kernels.add_blocks(total, cases.frozen(np.array(rows, np.int64)), new, block)
+    assert cases.same_bits(total, expected_total(before, rows, new, block))
     assert not total.base[: 15 - shift].any()
     assert not total.base[15 - shift + len(total) :].any()
 
 
-@each_isa
-@each_dtype
+@cases.each_isa
+@cases.each_dtype
 @pytest.mark.parametrize("block", [1, 8, 100, 256, 1025])
 def test_blocks_of_any_length_are_added_up_to_the_end_of_a_shorter_last_one(isa, dtype, block):
     total = np.ones(5 * block - block // 3, dtype_of_total(dtype))
@@ -67,7 +58,7 @@ def test_blocks_of_any_length_are_added_up_to_the_end_of_a_shorter_last_one(isa,
     assert total.tolist() == expected.reshape(-1)[: len(total)].tolist()
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
 def test_every_half_is_added_exactly_to_a_float(isa, dtype):
     every = np.arange(2**16, dtype=np.uint16).view(dtype)
@@ -75,10 +66,10 @@ def test_every_half_is_added_exactly_to_a_float(isa, dtype):
     with kernels.use_isa(isa):
         kernels.add_blocks(total, np.arange(256), every, 256)
     with np.errstate(all="ignore"):
-        assert same_bits(total, every.astype(np.float32))
+        assert cases.same_bits(total, every.astype(np.float32))
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_integers_wrap_around(isa, dtype):
     limits = np.iinfo(dtype)
@@ -88,7 +79,7 @@ def test_integers_wrap_around(isa, dtype):
     assert total.tolist() == [limits.min] * 9
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize(
     "rows", [[-1], [0, 3], [3], [2**62], [-(2**63)], [1, 0], [1, 1], [0, 5, 1], [0, -1, 2]]
 )
@@ -99,7 +90,7 @@ def test_rows_outside_or_out_of_order_leave_the_total_untouched(isa, rows):
     assert not total.any()
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("block", [1, 2**70])
 def test_no_rows_add_nothing(isa, block):
     total = np.ones(3, np.float32)

@@ -1,49 +1,34 @@
 """Against the definition in big numbers: a bitmap is one number, tiles are its words that are not zero."""
 
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    INDEX_DTYPES,
-    canaries_around_outputs,
-    each_isa,
-    frozen,
-    index_dtypes,
-    misaligned,
-    number_of,
-    on_every_isa,
-    ones_of,
-    shifts,
-    support,
-    supports,
-    with_flipped_bits,
-    words_of,
-)
 
 from sparsewire import kernels
 
-each_index_dtype = pytest.mark.parametrize("index_dtype", INDEX_DTYPES, ids=str)
+each_index_dtype = pytest.mark.parametrize("index_dtype", cases.INDEX_DTYPES, ids=str)
 each_code = pytest.mark.parametrize("code", ["bitmap", "tiles"])
 
 
 def expected_words(code, relative, span):
-    bitmap = words_of(sum(1 << r for r in relative), -(-span // 64))
+    bitmap = cases.words_of(sum(1 << r for r in relative), -(-span // 64))
     if code == "bitmap":
         return bitmap
     tiles = sorted({r // 64 for r in relative})
-    directory = words_of(sum(1 << tile for tile in tiles), -(-len(bitmap) // 64))
+    directory = cases.words_of(sum(1 << tile for tile in tiles), -(-len(bitmap) // 64))
     return np.array([*directory.tolist(), *(int(bitmap[tile]) for tile in tiles)], np.uint64)
 
 
 def expected_indices(code, words, count, start, span):
     tiles = -(-span // 64)
     if code == "bitmap":
-        ones = ones_of(number_of(words)) if len(words) == tiles else None
+        ones = cases.ones_of(cases.number_of(words)) if len(words) == tiles else None
     else:
         before = -(-tiles // 64)
-        listed = ones_of(number_of(words[:before]))
-        kept = [ones_of(int(word)) for word in words[before:]]
+        listed = cases.ones_of(cases.number_of(words[:before]))
+        kept = [cases.ones_of(int(word)) for word in words[before:]]
         is_right = len(words) >= before and len(kept) == len(listed) and all(kept)
         ones = (
             [64 * tile + one for tile, row in zip(listed, kept, strict=False) for one in row]
@@ -58,49 +43,49 @@ def expected_indices(code, words, count, start, span):
 
 
 def encode(code, indices, start, span):
-    with canaries_around_outputs():
+    with cases.canaries_around_outputs():
         if code == "bitmap":
             return kernels.encode_bitmap(indices, start, span)
         return kernels.encode_tiles(indices, start, span, kernels.count_tiles(indices, start))
 
 
 def decode(code, words, count, start, span, index_dtype):
-    with canaries_around_outputs():
+    with cases.canaries_around_outputs():
         indices = getattr(kernels, f"decode_{code}")(words, count, start, span, index_dtype)
     assert indices is None or indices.dtype == index_dtype
     return None if indices is None else indices.tolist()
 
 
 def check_round_trip(code, indices, start, span, shift=0):
-    words = encode(code, frozen(misaligned(indices, shift)), start, span)
+    words = encode(code, cases.frozen(cases.misaligned(indices, shift)), start, span)
     assert words.tolist() == expected_words(code, [int(i) - start for i in indices], span).tolist()
-    received = frozen(misaligned(words, shift))
+    received = cases.frozen(cases.misaligned(words, shift))
     assert decode(code, received, len(indices), start, span, indices.dtype) == indices.tolist()
 
 
 @each_code
-@given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
-@on_every_isa
+@given(data=st.data(), index_dtype=cases.index_dtypes, shift=cases.shifts)
+@cases.on_every_isa
 def test_any_support(isa, code, data, index_dtype, shift):
     with kernels.use_isa(isa):
         check_round_trip(
-            code, *data.draw(supports(index_dtype, data.draw(st.sampled_from([300, 9000])))), shift
+            code, *data.draw(cases.supports(index_dtype, data.draw(st.sampled_from([300, 9000])))), shift
         )
 
 
-@each_isa
+@cases.each_isa
 @each_code
 @each_index_dtype
 @pytest.mark.parametrize("span", [0, 1, 63, 64, 65, 64 * 64 - 1, 64 * 64, 64 * 64 + 1])
 def test_full_and_empty_at_the_borders_of_words(isa, code, index_dtype, span):
     with kernels.use_isa(isa):
         for start in (0, 1, 2**32 - span):
-            check_round_trip(code, support("first", span, start, span, index_dtype), start, span)
-            check_round_trip(code, support("first", 0, start, span, index_dtype), start, span)
-            check_round_trip(code, support("last", min(span, 1), start, span, index_dtype), start, span)
+            check_round_trip(code, cases.support("first", span, start, span, index_dtype), start, span)
+            check_round_trip(code, cases.support("first", 0, start, span, index_dtype), start, span)
+            check_round_trip(code, cases.support("last", min(span, 1), start, span, index_dtype), start, span)
 
 
-@each_isa
+@cases.each_isa
 @each_code
 @each_index_dtype
 @pytest.mark.parametrize("density", [0.001, 0.1, 0.3, 0.9])
@@ -108,18 +93,18 @@ def test_long_supports(isa, code, index_dtype, density):
     span, start = 30_011, 123_456
     with kernels.use_isa(isa):
         check_round_trip(
-            code, support("scattered", int(density * span), start, span, index_dtype), start, span
+            code, cases.support("scattered", int(density * span), start, span, index_dtype), start, span
         )
 
 
 @each_code
-@given(data=st.data(), index_dtype=index_dtypes)
-@on_every_isa
+@given(data=st.data(), index_dtype=cases.index_dtypes)
+@cases.on_every_isa
 def test_damaged_words_decode_to_what_they_say_or_not_at_all(isa, code, data, index_dtype):
-    indices, start, span = data.draw(supports(index_dtype, data.draw(st.sampled_from([20, 100, 3000]))))
+    indices, start, span = data.draw(cases.supports(index_dtype, data.draw(st.sampled_from([20, 100, 3000]))))
     words = expected_words(code, [int(i) - start for i in indices], span)
     bits = data.draw(st.lists(st.integers(0, 64 * len(words) - 1), max_size=3)) if len(words) else []
-    damaged = with_flipped_bits(words, bits)
+    damaged = cases.with_flipped_bits(words, bits)
     damaged = damaged[: max(0, len(damaged) - data.draw(st.sampled_from([0, 0, 0, 1])))]
     count = max(0, len(indices) + data.draw(st.sampled_from([0, len(bits), -len(bits), 1, -1])))
     with kernels.use_isa(isa):
@@ -128,8 +113,8 @@ def test_damaged_words_decode_to_what_they_say_or_not_at_all(isa, code, data, in
 
 
 @each_code
-@given(data=st.data(), index_dtype=index_dtypes)
-@on_every_isa
+@given(data=st.data(), index_dtype=cases.index_dtypes)
+@cases.on_every_isa
 def test_any_words_at_all(isa, code, data, index_dtype):
     word = st.sampled_from([0, 1, 3, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
     words = np.array(data.draw(st.lists(word, max_size=6)), np.uint64)
@@ -141,7 +126,7 @@ def test_any_words_at_all(isa, code, data, index_dtype):
     assert found == expected_indices(code, words, count, 7, span)
 
 
-@each_isa
+@cases.each_isa
 @each_code
 @each_index_dtype
 @pytest.mark.parametrize(
@@ -155,7 +140,7 @@ def test_bits_beyond_the_span_are_refused(isa, code, index_dtype, relative):
         assert decode(code, words, len(relative), limit - 10, 10, index_dtype) is None
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize(
     ("words", "count"),
     [
@@ -172,27 +157,27 @@ def test_directories_that_lie_are_refused(isa, words, count):
         assert decode("tiles", np.array([0b11, 1, 2**63], np.uint64), 2, 0, 128, np.uint32) == [0, 127]
 
 
-@each_isa
+@cases.each_isa
 @each_index_dtype
 @pytest.mark.parametrize("length", [0, 1, 2, 15, 16, 17, 63, 64, 65, 1000])
 def test_tiles_are_counted_from_the_start_of_the_range(isa, index_dtype, length):
     with kernels.use_isa(isa):
         for start in (0, 1, 70):
-            dense = support("first", length, 70, length, index_dtype)
+            dense = cases.support("first", length, 70, length, index_dtype)
             assert kernels.count_tiles(dense, start) == len({(int(i) - start) // 64 for i in dense})
         assert kernels.count_tiles(dense * index_dtype.type(64), 64) == length
 
 
-@each_isa
+@cases.each_isa
 def test_a_wrong_number_of_tiles_is_refused(isa):
     indices = np.array([0, 64, 128, 130], np.uint32)
-    with kernels.use_isa(isa), canaries_around_outputs():
+    with kernels.use_isa(isa), cases.canaries_around_outputs():
         for tiles in (0, 1, 2, 4):
             with pytest.raises(ValueError, match=f"the indices lie in 3 tiles, not in {tiles}"):
                 kernels.encode_tiles(indices, 0, 200, tiles)
 
 
-@each_isa
+@cases.each_isa
 def test_a_count_that_cannot_be_costs_no_memory(isa):
     with kernels.use_isa(isa):
         assert kernels.decode_bitmap(np.zeros(1, np.uint64), 2**50, 0, 64) is None

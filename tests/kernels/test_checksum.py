@@ -1,13 +1,8 @@
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    each_isa,
-    misaligned,
-    on_every_isa,
-    shifts,
-)
 
 from sparsewire import kernels
 
@@ -27,15 +22,15 @@ def expected(data, seed):
     return number
 
 
-@given(content=st.binary(max_size=300), seed=st.integers(0, 2**64 - 1), shift=shifts)
-@on_every_isa
+@given(content=st.binary(max_size=300), seed=st.integers(0, 2**64 - 1), shift=cases.shifts)
+@cases.on_every_isa
 def test_every_version_gives_the_number_of_the_definition(isa, content, seed, shift):
-    array = misaligned(np.frombuffer(content, np.uint8), shift)
+    array = cases.misaligned(np.frombuffer(content, np.uint8), shift)
     with kernels.use_isa(isa):
         assert kernels.checksum(array, seed) == expected(content, seed)
 
 
-@each_isa
+@cases.each_isa
 def test_the_number_never_changes(isa):
     # It is on the wire: another machine, or another release, must find the same one.
     with kernels.use_isa(isa):

@@ -1,16 +1,8 @@
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    INDEX_DTYPES,
-    each_isa,
-    frozen,
-    index_dtypes,
-    misaligned,
-    on_every_isa,
-    shifts,
-)
 
 from sparsewire import kernels
 
@@ -22,18 +14,18 @@ def expected(indices, start, stop):
     return -1
 
 
-@given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
-@on_every_isa
+@given(data=st.data(), index_dtype=cases.index_dtypes, shift=cases.shifts)
+@cases.on_every_isa
 def test_any_list_of_numbers(isa, data, index_dtype, shift):
     number = st.integers(0, 300) | st.integers(0, np.iinfo(index_dtype).max)
     indices = data.draw(st.lists(number, max_size=40) | st.sets(number, max_size=40).map(sorted))
     start, stop = data.draw(st.tuples(number, number | st.sampled_from([2**32, 2**64])))
-    array = frozen(misaligned(np.array(indices, index_dtype), shift))
+    array = cases.frozen(cases.misaligned(np.array(indices, index_dtype), shift))
     with kernels.use_isa(isa):
         assert kernels.first_invalid(array, start, stop) == expected(indices, start, stop)
 
 
-@pytest.mark.parametrize("dtype", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", cases.INDEX_DTYPES, ids=str)
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 1023, 1024, 1025, 1026, 5000])
 @pytest.mark.parametrize("damage", ["repeated", "smaller", "at stop", "below start"])
 def test_a_single_wrong_index_is_found(dtype, length, damage):
@@ -54,8 +46,8 @@ def test_a_single_wrong_index_is_found(dtype, length, damage):
                 assert kernels.first_invalid(indices, 10, stop) == wrong, (isa, position)
 
 
-@each_isa
-@pytest.mark.parametrize("dtype", INDEX_DTYPES, ids=str)
+@cases.each_isa
+@pytest.mark.parametrize("dtype", cases.INDEX_DTYPES, ids=str)
 def test_the_whole_range_of_the_dtype_is_valid(isa, dtype):
     largest = np.iinfo(dtype).max
     indices = np.array([0, largest - 1, largest], dtype)

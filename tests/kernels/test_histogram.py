@@ -2,21 +2,11 @@ import math
 from collections import Counter
 from fractions import Fraction
 
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    awkward,
-    each_dtype,
-    each_isa,
-    frozen,
-    misaligned,
-    on_every_isa,
-    plain,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled, magnitude
@@ -44,30 +34,30 @@ def class_of(number):
     return (exponent + 126) * 16 + math.floor((2 * fraction - 1) * 16)
 
 
-@each_dtype
-@given(data=st.data(), shift=shifts)
-@on_every_isa
+@cases.each_dtype
+@given(data=st.data(), shift=cases.shifts)
+@cases.on_every_isa
 def test_each_value_is_counted_in_its_class(isa, dtype, data, shift):
-    x = frozen(misaligned(data.draw(values(dtype)), shift))
+    x = cases.frozen(cases.misaligned(data.draw(cases.values(dtype)), shift))
     with kernels.use_isa(isa):
         counts = kernels.histogram(x)
     assert counts.dtype == np.int64
     assert len(counts) == 4096
     found = {int(c): int(counts[c]) for c in np.flatnonzero(counts)}
-    assert found == Counter(class_of(number) for number in plain(x))
+    assert found == Counter(class_of(number) for number in cases.plain(x))
 
 
-@each_isa
-@each_dtype
+@cases.each_isa
+@cases.each_dtype
 @pytest.mark.parametrize("n", [1023, 1024, 1025, 5003])
 def test_long_arrays_of_one_value_are_counted_in_one_class(isa, dtype, n):
-    for value in awkward(dtype):
+    for value in cases.awkward(dtype):
         x = np.full(n, value, dtype)
         with kernels.use_isa(isa):
-            assert kernels.histogram(x)[class_of(plain(x[:1])[0])] == n
+            assert kernels.histogram(x)[class_of(cases.plain(x[:1])[0])] == n
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -85,7 +75,7 @@ def test_doubles_are_rounded_to_float32_first(isa, value, expected):
         assert np.flatnonzero(kernels.histogram(np.array([value, -value]))).tolist() == [expected]
 
 
-@each_isa
+@cases.each_isa
 def test_integers_are_rounded_once(isa):
     # Just below the middle of two numbers of float32.  As a float64 it is the middle, which goes up, to even.
     middle = 2**62 + 2**58 - 2**38

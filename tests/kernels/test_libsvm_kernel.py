@@ -3,17 +3,11 @@
 import math
 import struct
 
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    each_isa,
-    frozen,
-    misaligned,
-    on_every_isa,
-    shifts,
-)
 
 from sparsewire import kernels
 from sparsewire.kernels.libsvm import LARGEST_INDEX, Expected, Parsed, Room, Wanted
@@ -45,7 +39,7 @@ def guarded_room(nbytes, index_dtype=np.int32, dtype=np.float64):
 
 def parse(text, index_dtype=np.int32, dtype=np.float64, wanted=None, shift=0):
     """The result, and the rows as (label, indices, values)."""
-    data = frozen(misaligned(np.frombuffer(text, np.uint8), shift))
+    data = cases.frozen(cases.misaligned(np.frombuffer(text, np.uint8), shift))
     room, check = guarded_room(len(data), index_dtype, dtype)
     parsed = kernels.parse_libsvm(data, room, wanted or Wanted())
     check()
@@ -105,8 +99,8 @@ def lines(draw, row):
 
 
 @each_dtype
-@given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
-@on_every_isa
+@given(data=st.data(), index_dtype=index_dtypes, shift=cases.shifts)
+@cases.on_every_isa
 def test_rows_are_the_numbers_that_were_written(isa, dtype, data, index_dtype, shift):
     written = data.draw(st.lists(rows(np.iinfo(index_dtype).max), max_size=6))
     text = "".join(data.draw(lines(row)) for row in written).encode()
@@ -158,7 +152,7 @@ def test_all_versions_say_the_same_of_any_bytes(text):
 # ---- what is no row, and what is malformed
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("text", [b"", b"\n", b"\n\n", b" \t\r\n", b"#\n", b"  # 1 2:3\n\r\n"])
 def test_lines_without_a_word_are_no_rows(isa, text):
     with kernels.use_isa(isa):
@@ -167,7 +161,7 @@ def test_lines_without_a_word_are_no_rows(isa, text):
     assert parsed == Parsed(lines=text.count(b"\n"))
 
 
-@each_isa
+@cases.each_isa
 def test_the_fullest_texts_fit_into_the_room(isa):
     with kernels.use_isa(isa):
         assert parse(b"1\n" * 40)[0].rows == 40
@@ -217,7 +211,7 @@ MALFORMED = {
 }
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("line", MALFORMED, ids=lambda line: line.decode()[:24])
 def test_the_first_malformed_line_and_its_word_are_named(isa, line):
     text = b"+1 5:1 # fine\n\n" + line + b"\nrubbish\n"
@@ -229,7 +223,7 @@ def test_the_first_malformed_line_and_its_word_are_named(isa, line):
     assert (parsed.lines, parsed.line) == (3, 15)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize(
     ("word", "number"),
     [
@@ -251,7 +245,7 @@ def test_numbers_of_any_length_and_size_are_rounded_once(isa, word, number):
     assert bits([found]) == bits([(number, [1], [number])])
 
 
-@each_isa
+@cases.each_isa
 def test_what_float32_cannot_hold_is_refused_as_value_and_kept_as_label(isa):
     with kernels.use_isa(isa):
         assert parse(b"1e39 1:3.4028235e38\n", dtype=np.float32)[1][0][0] == 1e39
@@ -259,7 +253,7 @@ def test_what_float32_cannot_hold_is_refused_as_value_and_kept_as_label(isa):
         assert fault(b"1 1:1e39\n", dtype=np.float64) is None
 
 
-@each_isa
+@cases.each_isa
 def test_indices_are_held_against_the_bounds(isa):
     bounds = Wanted(lowest=1, highest=9)
     with kernels.use_isa(isa):
@@ -273,7 +267,7 @@ def test_indices_are_held_against_the_bounds(isa):
 
 
 @given(first=st.integers(0, 12), every=st.integers(1, 5), count=st.integers(0, 12))
-@on_every_isa
+@cases.on_every_isa
 def test_only_wanted_lines_are_read(isa, first, every, count):
     text = b"".join(b"%d 1:1\n" % line for line in range(count))
     with kernels.use_isa(isa):
@@ -282,13 +276,13 @@ def test_only_wanted_lines_are_read(isa, first, every, count):
     assert parsed.lines == count
 
 
-@each_isa
+@cases.each_isa
 def test_lines_that_are_not_wanted_may_be_anything(isa):
     with kernels.use_isa(isa):
         assert [row[0] for row in parse(b"x\n1\n\x00\n#\n", wanted=Wanted(1, 2))[1]] == [1.0]
 
 
-@each_isa
+@cases.each_isa
 def test_a_query_is_seen_in_rows_and_not_in_comments(isa):
     with kernels.use_isa(isa):
         assert parse(b"1 qid:3 4:5\n")[0].has_query
@@ -301,7 +295,7 @@ def test_a_query_is_seen_in_rows_and_not_in_comments(isa):
 TEXT = np.frombuffer(b"1 2:3\n", np.uint8)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize(
     ("field", "array"),
     [
@@ -320,7 +314,7 @@ def test_room_of_another_type_is_a_type_error(isa, field, array):
         kernels.parse_libsvm(TEXT, room)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("field", Room._fields)
 def test_too_little_room_is_a_value_error(isa, field):
     room = guarded_room(len(TEXT))[0]
@@ -332,16 +326,16 @@ def test_too_little_room_is_a_value_error(isa, field):
         kernels.parse_libsvm(TEXT, room)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("field", Room._fields)
 def test_read_only_room_is_a_value_error(isa, field):
     room = guarded_room(len(TEXT))[0]
-    frozen(getattr(room, field))
+    cases.frozen(getattr(room, field))
     with kernels.use_isa(isa), pytest.raises(ValueError, match=f"{field} is read-only"):
         kernels.parse_libsvm(TEXT, room)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -357,7 +351,7 @@ def test_lines_and_indices_that_cannot_be_are_a_value_error(isa, wanted):
         kernels.parse_libsvm(TEXT, guarded_room(len(TEXT))[0], wanted)
 
 
-@each_isa
+@cases.each_isa
 def test_text_that_does_not_end_with_a_newline_is_refused(isa):
     with kernels.use_isa(isa), pytest.raises(ValueError, match="must end with a newline"):
         kernels.parse_libsvm(TEXT[:-1].copy(), guarded_room(len(TEXT))[0])

@@ -3,20 +3,11 @@
 import functools
 import operator
 
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-from kernel_cases import (
-    each_dtype,
-    each_isa,
-    frozen,
-    index_dtypes,
-    misaligned,
-    same_bits,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled
@@ -35,10 +26,13 @@ def sorted_indices(draw, index_dtype):
 
 @st.composite
 def runs_of(draw, dtype, index_dtype, most=6):
-    shift = draw(shifts)
+    shift = draw(cases.shifts)
     indices = [draw(sorted_indices(index_dtype)) for _ in range(draw(st.integers(1, most)))]
     return [
-        (frozen(misaligned(i, shift)), frozen(misaligned(draw(values(dtype, len(i))), 15 - shift)))
+        (
+            cases.frozen(cases.misaligned(i, shift)),
+            cases.frozen(cases.misaligned(draw(cases.values(dtype, len(i))), 15 - shift)),
+        )
         for i in indices
     ]
 
@@ -72,8 +66,8 @@ def expected(operation, runs):
     return np.array(sorted(columns), runs[0][0].dtype), merged
 
 
-@each_dtype
-@given(data=st.data(), index_dtype=index_dtypes)
+@cases.each_dtype
+@given(data=st.data(), index_dtype=cases.index_dtypes)
 def test_merge_goes_through_an_index_in_run_order(dtype, data, index_dtype):
     runs = data.draw(runs_of(dtype, index_dtype))
     for operation, merge in MERGES.items():
@@ -84,11 +78,11 @@ def test_merge_goes_through_an_index_in_run_order(dtype, data, index_dtype):
                 indices, merged = merge(runs)
             assert indices.dtype == index_dtype
             assert np.array_equal(indices, expected_indices)
-            assert same_bits(merged, expected_values)
+            assert cases.same_bits(merged, expected_values)
 
 
 @pytest.mark.parametrize("isa", kernels.available_isas()[1:])
-@each_dtype
+@cases.each_dtype
 @given(data=st.data(), operation=st.sampled_from(list(MERGES)))
 def test_nothing_is_written_behind_the_output(isa, dtype, operation, data):
     runs = data.draw(runs_of(dtype, np.dtype(np.uint32), most=3))
@@ -98,12 +92,12 @@ def test_nothing_is_written_behind_the_output(isa, dtype, operation, data):
         count = _compiled.merge(operation, runs, indices[:total], merged[:total])
     expected_indices, expected_values = expected(operation, runs)
     assert np.array_equal(indices[:count], expected_indices)
-    assert same_bits(merged[:count], expected_values)
+    assert cases.same_bits(merged[:count], expected_values)
     assert np.all(indices[total:] == 77)
     assert np.all(merged[total:] == 77)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("relation", ["equal", "disjoint", "interleaved", "full", "empty", "one empty"])
 def test_supports_of_every_relation(isa, count, relation):
@@ -129,7 +123,7 @@ def test_supports_of_every_relation(isa, count, relation):
     assert np.array_equal(merged, dense[is_present].astype(np.float32))
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("count", [2, 8])
 def test_few_entries_over_a_huge_range_cost_what_the_entries_cost(isa, count):
     rng = np.random.default_rng(6)
@@ -144,7 +138,7 @@ def test_few_entries_over_a_huge_range_cost_what_the_entries_cost(isa, count):
     assert np.array_equal(merged, expected_values)
 
 
-@each_isa
+@cases.each_isa
 def test_half_types_are_rounded_once(isa):
     # 2048 + 1 + 1 is 2050 in float32; rounding to float16 after each addition would give 2048.
     runs = [(np.array([3], np.uint32), np.array([v], np.float16)) for v in (2048, 1, 1)]
@@ -152,7 +146,7 @@ def test_half_types_are_rounded_once(isa):
         assert kernels.merge_sum(runs)[1].tolist() == [2050.0]
 
 
-@each_isa
+@cases.each_isa
 def test_zeros_keep_their_entries_and_their_sign(isa):
     index = np.array([1, 2], np.uint32)
     with kernels.use_isa(isa):
@@ -171,7 +165,7 @@ def test_zeros_keep_their_entries_and_their_sign(isa):
     assert merged.tolist() == [0.0, 0.0]
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_a_run_without_the_index_counts_as_zero_for_max_and_min(isa, count):
     indices = np.array([1, 2, 3, 5000], np.uint32)
@@ -187,7 +181,7 @@ def test_a_run_without_the_index_counts_as_zero_for_max_and_min(isa, count):
                 assert not np.signbit(merged[[0, 1, 3]][merged[[0, 1, 3]] == 0]).any()
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_an_index_that_every_run_has_is_not_compared_with_zero(isa, count):
     index = np.array([7], np.uint32)
@@ -214,7 +208,7 @@ def test_one_run_is_copied_and_none_is_refused():
         kernels.merge_sum([])
 
 
-@each_isa
+@cases.each_isa
 def test_merge_sum_writes_to_the_beginning_of_out(isa):
     a = np.array([1, 5], np.uint32), np.array([1.0, 2.0])
     b = np.array([5, 9], np.uint32), np.array([-2.0, 4.0])

@@ -1,18 +1,10 @@
 """float32 to the half types and back, held against the casts of numpy and ml_dtypes."""
 
+import kernel_cases as cases
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
-from kernel_cases import (
-    each_isa,
-    frozen,
-    misaligned,
-    on_every_isa,
-    same_bits,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled
@@ -37,18 +29,18 @@ def finite_steps(dtype):
     return bits.view(dtype).astype(np.float64)
 
 
-@each_isa
+@cases.each_isa
 @each_half
 def test_every_number_widens_exactly_and_comes_back(isa, dtype):
-    numbers = frozen(all_numbers(dtype))
+    numbers = cases.frozen(all_numbers(dtype))
     with kernels.use_isa(isa):
         wide = kernels.widen(numbers)
         back = kernels.narrow(wide, dtype)
-    assert same_bits(wide, cast(numbers, np.float32))
-    assert same_bits(back, numbers)
+    assert cases.same_bits(wide, cast(numbers, np.float32))
+    assert cases.same_bits(back, numbers)
 
 
-@each_isa
+@cases.each_isa
 @each_half
 def test_halfway_cases_go_to_the_even_neighbour_and_all_others_to_the_nearest(isa, dtype):
     steps = finite_steps(dtype)
@@ -65,7 +57,7 @@ def test_halfway_cases_go_to_the_even_neighbour_and_all_others_to_the_nearest(is
             assert np.array_equal(narrow[2], lower + 1 | sign_bit)
 
 
-@each_isa
+@cases.each_isa
 @each_half
 def test_what_is_too_large_becomes_infinite(isa, dtype):
     largest, second = (float(x) for x in finite_steps(dtype)[:-3:-1])
@@ -77,14 +69,14 @@ def test_what_is_too_large_becomes_infinite(isa, dtype):
 
 
 @each_half
-@given(x=values(float32), shift=shifts)
-@on_every_isa
+@given(x=cases.values(float32), shift=cases.shifts)
+@cases.on_every_isa
 def test_any_bits_narrow_as_the_cast_does(isa, dtype, x, shift):
     with kernels.use_isa(isa):
-        narrow = kernels.narrow(frozen(misaligned(x, shift)), dtype)
-        wide = kernels.widen(misaligned(narrow, shift))
-    assert same_bits(narrow, cast(x, dtype))
-    assert same_bits(wide, cast(cast(x, dtype), np.float32))
+        narrow = kernels.narrow(cases.frozen(cases.misaligned(x, shift)), dtype)
+        wide = kernels.widen(cases.misaligned(narrow, shift))
+    assert cases.same_bits(narrow, cast(x, dtype))
+    assert cases.same_bits(wide, cast(cast(x, dtype), np.float32))
 
 
 @pytest.mark.parametrize("isa", kernels.available_isas()[1:])

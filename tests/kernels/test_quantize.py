@@ -3,20 +3,11 @@
 import math
 import struct
 
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    each_isa,
-    frozen,
-    is_nan,
-    misaligned,
-    on_every_isa,
-    same_bits,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 from sparsewire.kernels import _compiled
@@ -106,7 +97,7 @@ def check(x, bits, positions, key, bucket, norm):
     assert scales.tolist() == expected_scales
     assert codes.tobytes() == expected_codes
     back = kernels.dequantize(scales, codes, len(x), bits, bucket)
-    assert same_bits(back, decoded(expected_scales, expected_codes, len(x), bits, bucket))
+    assert cases.same_bits(back, decoded(expected_scales, expected_codes, len(x), bits, bucket))
 
 
 def test_the_definition_has_the_known_answers_of_philox():
@@ -116,23 +107,31 @@ def test_the_definition_has_the_known_answers_of_philox():
     assert philox(0x85A308D3_243F6A88, 0x13198A2E) == (0xDD7CE038, 0xF62A4C12)
 
 
-@given(x=values(float32), bits=widths, bucket=buckets, norm=norms, key=keys, shift=shifts, data=st.data())
-@on_every_isa
+@given(
+    x=cases.values(float32),
+    bits=widths,
+    bucket=buckets,
+    norm=norms,
+    key=keys,
+    shift=cases.shifts,
+    data=st.data(),
+)
+@cases.on_every_isa
 def test_any_bits_are_quantised_as_defined(isa, x, bits, bucket, norm, key, shift, data):
     kind = data.draw(st.sampled_from([int, np.uint32, np.uint64]))
     if kind is int:
         positions = data.draw(st.integers(0, 2**33))
     else:
         seed, top = data.draw(st.integers(0, 99)), np.iinfo(kind).max
-        positions = misaligned(
+        positions = cases.misaligned(
             np.random.default_rng(seed).integers(0, top, len(x), kind, endpoint=True), shift
         )
     with kernels.use_isa(isa):
-        check(frozen(misaligned(x, shift)), bits, positions, key, bucket, norm)
+        check(cases.frozen(cases.misaligned(x, shift)), bits, positions, key, bucket, norm)
 
 
 # Blocks are 1024 values; 16 or 32 random words are made at a time; up to four codes share a byte.
-@each_isa
+@cases.each_isa
 @each_width
 @pytest.mark.parametrize("n", [0, 1, 3, 5, 15, 16, 17, 32, 33, 1023, 1024, 1025, 2051])
 def test_every_length_and_bucket(isa, bits, n):
@@ -142,7 +141,7 @@ def test_every_length_and_bucket(isa, bits, n):
             check(x, bits, 2**32 - 20, 5, bucket, "max" if n % 2 else "2")
 
 
-@each_isa
+@cases.each_isa
 @each_width
 def test_the_bytes_never_change(isa, bits):
     # They are on the wire: another machine, or another release, must find the same ones.
@@ -158,7 +157,7 @@ def test_the_bytes_never_change(isa, bits):
 # ---- values that need care
 
 
-@each_isa
+@cases.each_isa
 @each_width
 @each_norm
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -171,12 +170,12 @@ def test_what_is_not_finite_becomes_nan_and_disturbs_nothing(isa, bits, norm, ba
         same_scales, same_codes = kernels.quantize(with_zero, bits, bucket=16, norm=norm)
         back = kernels.dequantize(scales, codes, 40, bits, 16)
         same = kernels.dequantize(same_scales, same_codes, 40, bits, 16)
-    assert np.flatnonzero(is_nan(back)).tolist() == [0, 17, 39]
+    assert np.flatnonzero(cases.is_nan(back)).tolist() == [0, 17, 39]
     assert scales.tolist() == same_scales.tolist()
-    assert np.array_equal(np.where(is_nan(back), 0, back), same)
+    assert np.array_equal(np.where(cases.is_nan(back), 0, back), same)
 
 
-@each_isa
+@cases.each_isa
 @each_width
 @each_norm
 @pytest.mark.parametrize("x", [[0.0], [-0.0], [math.nan], [math.inf, -math.inf], [0.0, math.nan]], ids=str)
@@ -186,10 +185,10 @@ def test_a_bucket_of_nothing_has_scale_zero(isa, bits, norm, x):
         scales, codes = kernels.quantize(x, bits, norm=norm)
         back = kernels.dequantize(scales, codes, len(x), bits)
     assert scales.tolist() == [0]
-    assert same_bits(back, np.where(np.isfinite(x), np.float32(0), np.float32(math.nan)))
+    assert cases.same_bits(back, np.where(np.isfinite(x), np.float32(0), np.float32(math.nan)))
 
 
-@each_isa
+@cases.each_isa
 @each_width
 @pytest.mark.parametrize("scale", [TINIEST, 3 * TINIEST, 2.0**-126, 0.1, 1, 7, 3e38, LARGEST])
 def test_zero_stays_zero_and_the_largest_is_exact(isa, bits, scale):
@@ -198,10 +197,10 @@ def test_zero_stays_zero_and_the_largest_is_exact(isa, bits, scale):
         for key in range(20):
             scales, codes = kernels.quantize(x, bits, key=key)
             assert scales.tolist() == [x[0]]
-            assert same_bits(kernels.dequantize(scales, codes, len(x), bits), x + np.float32(0))
+            assert cases.same_bits(kernels.dequantize(scales, codes, len(x), bits), x + np.float32(0))
 
 
-@each_isa
+@cases.each_isa
 @each_width
 def test_a_two_norm_beyond_float32_is_the_largest_float32(isa, bits):
     x = np.full(50, 3e38, np.float32)
@@ -228,7 +227,7 @@ def norms_on_the_fence(count):
     return rng.permuted(x, axis=1).reshape(-1)
 
 
-@each_isa
+@cases.each_isa
 def test_squares_are_added_in_the_order_of_the_definition(isa):
     x = norms_on_the_fence(500)
     with kernels.use_isa(isa):
@@ -237,15 +236,17 @@ def test_squares_are_added_in_the_order_of_the_definition(isa):
 
 
 @each_width
-@given(data=st.data(), scales=values(float32, 3), shift=shifts)
-@on_every_isa
+@given(data=st.data(), scales=cases.values(float32, 3), shift=cases.shifts)
+@cases.on_every_isa
 def test_any_scales_and_codes_decode(isa, bits, data, scales, shift):
     count = data.draw(st.integers(15, 21))
     size = -(-count * bits // 8)
     codes = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
     with kernels.use_isa(isa):
-        back = kernels.dequantize(misaligned(scales, shift), misaligned(codes, shift), count, bits, 7)
-    assert same_bits(back, decoded(scales, codes.tobytes(), count, bits, 7))
+        back = kernels.dequantize(
+            cases.misaligned(scales, shift), cases.misaligned(codes, shift), count, bits, 7
+        )
+    assert cases.same_bits(back, decoded(scales, codes.tobytes(), count, bits, 7))
 
 
 @pytest.mark.parametrize("isa", kernels.available_isas()[1:])
@@ -265,7 +266,7 @@ def test_nothing_is_written_outside_the_output(isa, bits, n):
 # ---- random numbers
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("first", [0, 2**32 - 100, 2**64 - 200])
 def test_the_random_number_of_a_position_is_that_of_philox(isa, first):
     # With two bits and scale one, u < |x| decides: equal is not less, and the next float is more.
@@ -279,7 +280,7 @@ def test_the_random_number_of_a_position_is_that_of_philox(isa, first):
             assert np.array_equal(back, np.where(is_scale, -1, level))
 
 
-@each_isa
+@cases.each_isa
 @each_width
 def test_a_decision_depends_on_position_and_key_only(isa, bits):
     rng = np.random.default_rng(11)
@@ -345,7 +346,7 @@ def test_the_mean_is_right_and_the_variance_within_its_bounds(sample, norm, bits
         assert variance.sum() <= 1.02 * min(n / s**2, math.sqrt(n) / s) * square
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_without_a_key_no_value_is_off_by_more_than_half_a_level_or_itself(isa, bits):
     x = np.random.default_rng(4).standard_normal(5000).astype(np.float32)

@@ -1,20 +1,10 @@
 """Chosen rows of a sparse matrix: their columns, their products with weights, their sums times factors."""
 
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    awkward,
-    canaries_around_outputs,
-    each_isa,
-    frozen,
-    index_dtypes,
-    misaligned,
-    on_every_isa,
-    same_bits,
-    shifts,
-)
 
 from sparsewire import kernels
 
@@ -49,15 +39,17 @@ def chosen_entries(rows, chosen):
     return [(i, firsts[r] + e, c) for i, r in enumerate(chosen) for e, c in enumerate(rows[r])]
 
 
-@given(data=st.data(), matrix=matrices(), index_dtype=index_dtypes, shift=shifts)
-@on_every_isa
+@given(data=st.data(), matrix=matrices(), index_dtype=cases.index_dtypes, shift=cases.shifts)
+@cases.on_every_isa
 def test_columns_are_those_of_the_rows_and_every_entry_finds_its_own(isa, data, matrix, index_dtype, shift):
     rows, width = matrix
     chosen = data.draw(choices(len(rows)))
-    starts = frozen(misaligned(starts_of(rows), shift))
-    indices = frozen(misaligned(np.array([c for row in rows for c in row], index_dtype), 15 - shift))
-    numbers = frozen(misaligned(np.array(chosen, np.int64), shift))
-    with kernels.use_isa(isa), canaries_around_outputs():
+    starts = cases.frozen(cases.misaligned(starts_of(rows), shift))
+    indices = cases.frozen(
+        cases.misaligned(np.array([c for row in rows for c in row], index_dtype), 15 - shift)
+    )
+    numbers = cases.frozen(cases.misaligned(np.array(chosen, np.int64), shift))
+    with kernels.use_isa(isa), cases.canaries_around_outputs():
         columns, positions = kernels.row_columns(starts, indices, numbers, width)
     occurring = [column for _, _, column in chosen_entries(rows, chosen)]
     assert (columns.dtype, positions.dtype) == (index_dtype, np.uint32)
@@ -65,7 +57,7 @@ def test_columns_are_those_of_the_rows_and_every_entry_finds_its_own(isa, data, 
     assert columns[positions].tolist() == occurring
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("index_dtype", [np.uint32, np.uint64])
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 200])
 def test_rows_that_have_every_column_or_only_the_last(isa, index_dtype, width):
@@ -89,22 +81,24 @@ def added_up(terms):
 
 def random_values(draw, dtype, count):
     """Numbers whose sums depend on the order, and every awkward one."""
-    known = [float(v) for v in awkward(dtype)]
+    known = [float(v) for v in cases.awkward(dtype)]
     usual = st.floats(-1e6, 1e6, width=8 * dtype.itemsize)
     return np.array(draw(st.lists(usual | st.sampled_from(known), min_size=count, max_size=count)), dtype)
 
 
-@given(data=st.data(), matrix=matrices(), dtype=floats, outputs=outputs_of_some, shift=shifts)
-@on_every_isa
+@given(data=st.data(), matrix=matrices(), dtype=floats, outputs=outputs_of_some, shift=cases.shifts)
+@cases.on_every_isa
 def test_products_are_added_in_double_and_in_order(isa, data, matrix, dtype, outputs, shift):
     rows, _ = matrix
     chosen = data.draw(choices(len(rows)))
     entries = chosen_entries(rows, chosen)
     distinct = sorted({column for _, _, column in entries})
-    values = frozen(misaligned(random_values(data.draw, dtype, sum(map(len, rows))), shift))
-    weights = frozen(random_values(data.draw, np.dtype(np.float64), len(distinct) * outputs))
-    positions = frozen(misaligned(np.array([distinct.index(c) for _, _, c in entries], np.uint32), shift))
-    with kernels.use_isa(isa), canaries_around_outputs():
+    values = cases.frozen(cases.misaligned(random_values(data.draw, dtype, sum(map(len, rows))), shift))
+    weights = cases.frozen(random_values(data.draw, np.dtype(np.float64), len(distinct) * outputs))
+    positions = cases.frozen(
+        cases.misaligned(np.array([distinct.index(c) for _, _, c in entries], np.uint32), shift)
+    )
+    with kernels.use_isa(isa), cases.canaries_around_outputs():
         products = kernels.row_products(
             starts_of(rows), values, np.array(chosen, np.int64), positions, weights, outputs
         )
@@ -117,20 +111,22 @@ def test_products_are_added_in_double_and_in_order(isa, data, matrix, dtype, out
         for i in range(len(chosen))
         for output in range(outputs)
     ]
-    assert same_bits(products, np.array(expected, np.float64))
+    assert cases.same_bits(products, np.array(expected, np.float64))
 
 
-@given(data=st.data(), matrix=matrices(), dtype=floats, outputs=outputs_of_some, shift=shifts)
-@on_every_isa
+@given(data=st.data(), matrix=matrices(), dtype=floats, outputs=outputs_of_some, shift=cases.shifts)
+@cases.on_every_isa
 def test_sums_are_added_in_double_and_in_order(isa, data, matrix, dtype, outputs, shift):
     rows, _ = matrix
     chosen = data.draw(choices(len(rows)))
     entries = chosen_entries(rows, chosen)
     distinct = sorted({column for _, _, column in entries})
-    values = frozen(misaligned(random_values(data.draw, dtype, sum(map(len, rows))), shift))
-    factors = frozen(random_values(data.draw, np.dtype(np.float64), len(chosen) * outputs))
-    positions = frozen(misaligned(np.array([distinct.index(c) for _, _, c in entries], np.uint32), shift))
-    with kernels.use_isa(isa), canaries_around_outputs():
+    values = cases.frozen(cases.misaligned(random_values(data.draw, dtype, sum(map(len, rows))), shift))
+    factors = cases.frozen(random_values(data.draw, np.dtype(np.float64), len(chosen) * outputs))
+    positions = cases.frozen(
+        cases.misaligned(np.array([distinct.index(c) for _, _, c in entries], np.uint32), shift)
+    )
+    with kernels.use_isa(isa), cases.canaries_around_outputs():
         sums = kernels.row_sums(
             starts_of(rows),
             values,
@@ -149,18 +145,18 @@ def test_sums_are_added_in_double_and_in_order(isa, data, matrix, dtype, outputs
         for column in distinct
         for output in range(outputs)
     ]
-    assert same_bits(sums, np.array(expected, np.float64))
+    assert cases.same_bits(sums, np.array(expected, np.float64))
 
 
-@each_isa
+@cases.each_isa
 def test_columns_that_no_row_has_get_a_sum_of_zero(isa):
     starts, values, positions = np.array([0, 1]), np.array([2.0]), np.array([1], np.uint32)
-    with kernels.use_isa(isa), canaries_around_outputs():
+    with kernels.use_isa(isa), cases.canaries_around_outputs():
         sums = kernels.row_sums(starts, values, np.array([0]), positions, np.array([3.0]), columns=3)
     assert sums.tolist() == [0, 6, 0]
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
 def test_many_rows_against_a_dense_matrix(isa, dtype, outputs):

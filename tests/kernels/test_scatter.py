@@ -1,33 +1,23 @@
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    each_dtype,
-    each_isa,
-    frozen,
-    index_dtypes,
-    misaligned,
-    on_every_isa,
-    same_bits,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 
 
-@each_dtype
+@cases.each_dtype
 @pytest.mark.parametrize("name", ["scatter", "scatter_add", "spread"])
-@given(data=st.data(), index_dtype=index_dtypes, shift=shifts)
-@on_every_isa
+@given(data=st.data(), index_dtype=cases.index_dtypes, shift=cases.shifts)
+@cases.on_every_isa
 def test_entries_arrive_where_they_belong(isa, dtype, name, data, index_dtype, shift):
-    before = data.draw(values(dtype, st.integers(0, 100)))
+    before = data.draw(cases.values(dtype, st.integers(0, 100)))
     positions = sorted(data.draw(st.sets(st.integers(0, len(before) - 1)) if len(before) else st.just(set())))
     offset = data.draw(st.sampled_from([0, 1, 2**32 - 100]))
-    indices = frozen(misaligned(np.array([offset + p for p in positions], index_dtype), shift))
-    new = frozen(misaligned(data.draw(values(dtype, len(positions))), shift))
-    dense = misaligned(before, 15 - shift)
+    indices = cases.frozen(cases.misaligned(np.array([offset + p for p in positions], index_dtype), shift))
+    new = cases.frozen(cases.misaligned(data.draw(cases.values(dtype, len(positions))), shift))
+    dense = cases.misaligned(before, 15 - shift)
     with kernels.use_isa(isa):
         getattr(kernels, name)(dense, indices, new, offset)
     wide = np.float32 if dtype.itemsize == 2 else dtype
@@ -36,10 +26,10 @@ def test_entries_arrive_where_they_belong(isa, dtype, name, data, index_dtype, s
         for position, value in zip(positions, new, strict=True):
             old = before[position].astype(wide)
             expected[position] = (old + value.astype(wide)).astype(dtype) if name == "scatter_add" else value
-    assert same_bits(dense, expected)
+    assert cases.same_bits(dense, expected)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("name", ["scatter", "scatter_add", "spread"])
 @pytest.mark.parametrize(
     ("indices", "offset"), [([9, 11], 10), ([12, 14], 10), ([13], 10), ([12, 10], 10), ([2**31], 0)]
@@ -51,8 +41,8 @@ def test_indices_outside_leave_the_dense_range_untouched(isa, name, indices, off
     assert not dense.any()
 
 
-@each_isa
-@each_dtype
+@cases.each_isa
+@cases.each_dtype
 @pytest.mark.parametrize("size", [0, 1, 2047, 2048, 4097, 20_000])
 def test_spreading_zeros_what_is_between_entries_in_every_part(isa, dtype, size):
     indices = np.arange(3, size, 7, np.uint32)
@@ -62,4 +52,4 @@ def test_spreading_zeros_what_is_between_entries_in_every_part(isa, dtype, size)
         kernels.spread(dense, indices, new)
     expected = np.zeros(size, dtype)
     expected[3::7] = 1
-    assert same_bits(dense, expected)
+    assert cases.same_bits(dense, expected)

@@ -1,22 +1,8 @@
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    assert_moved_out,
-    canaries_around_outputs,
-    each_dtype,
-    each_isa,
-    frozen,
-    index_dtypes,
-    misaligned,
-    on_every_isa,
-    plain,
-    rank_of,
-    same_bits,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 
@@ -25,7 +11,7 @@ buckets = st.sampled_from([2, 3, 63, 64, 65, 100, 128, 2**70]) | st.integers(2, 
 
 
 def best_of_buckets(array, k, bucket):
-    ranks, positions = [rank_of(number) for number in plain(array)], []
+    ranks, positions = [cases.rank_of(number) for number in cases.plain(array)], []
     for begin in range(0, len(ranks), bucket):
         members = [p for p in range(begin, min(begin + bucket, len(ranks))) if ranks[p] != (0, 0)]
         best_first = sorted(members, key=lambda p: ranks[p], reverse=True)  # stable: low index first
@@ -39,33 +25,33 @@ def dense_sum(a, b):
         return (a.astype(wide) + b.astype(wide)).astype(a.dtype)
 
 
-@each_dtype
-@given(data=st.data(), index_dtype=index_dtypes, shift=shifts, bucket=buckets)
-@on_every_isa
+@cases.each_dtype
+@given(data=st.data(), index_dtype=cases.index_dtypes, shift=cases.shifts, bucket=buckets)
+@cases.on_every_isa
 def test_the_largest_of_each_bucket_are_taken(isa, dtype, data, index_dtype, shift, bucket):
-    x = frozen(misaligned(data.draw(values(dtype)), shift))
+    x = cases.frozen(cases.misaligned(data.draw(cases.values(dtype)), shift))
     k = data.draw(st.integers(1, min(bucket - 1, 70)))
-    with kernels.use_isa(isa), canaries_around_outputs():
+    with kernels.use_isa(isa), cases.canaries_around_outputs():
         indices, chosen = kernels.select_buckets(x, k, bucket, index_dtype=index_dtype)
     positions = best_of_buckets(x, k, bucket)
     assert indices.dtype == index_dtype
     assert indices.tolist() == positions
-    assert same_bits(chosen, x[positions])
+    assert cases.same_bits(chosen, x[positions])
 
 
-@each_dtype
-@given(data=st.data(), index_dtype=index_dtypes, shift=shifts, bucket=buckets)
-@on_every_isa
+@cases.each_dtype
+@given(data=st.data(), index_dtype=cases.index_dtypes, shift=cases.shifts, bucket=buckets)
+@cases.on_every_isa
 def test_what_is_taken_and_what_stays_is_the_sum(isa, dtype, data, index_dtype, shift, bucket):
-    gradient = frozen(misaligned(data.draw(values(dtype)), shift))
-    before = data.draw(values(dtype, len(gradient)))
-    residual = misaligned(before, 15 - shift)
+    gradient = cases.frozen(cases.misaligned(data.draw(cases.values(dtype)), shift))
+    before = data.draw(cases.values(dtype, len(gradient)))
+    residual = cases.misaligned(before, 15 - shift)
     total = dense_sum(before, gradient)
     k = data.draw(st.integers(1, min(bucket - 1, 70)))
-    with kernels.use_isa(isa), canaries_around_outputs():
+    with kernels.use_isa(isa), cases.canaries_around_outputs():
         entries = kernels.accumulate_select_buckets(residual, gradient, k, bucket, index_dtype=index_dtype)
     assert entries[0].dtype == index_dtype
-    assert_moved_out(residual, 15 - shift, entries, total, best_of_buckets(total, k, bucket))
+    cases.assert_moved_out(residual, 15 - shift, entries, total, best_of_buckets(total, k, bucket))
 
 
 RNG = np.random.default_rng(6)
@@ -84,7 +70,7 @@ DISTRIBUTIONS = {
 }
 
 
-@each_dtype
+@cases.each_dtype
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("k", [1, 4, 8, 31, 33, 200, 511])
 def test_buckets_of_512_have_exact_answers(dtype, name, k):
@@ -92,16 +78,16 @@ def test_buckets_of_512_have_exact_answers(dtype, name, k):
     positions = best_of_buckets(x, k, 512)
     for isa in kernels.available_isas():
         residual = x.copy()
-        with kernels.use_isa(isa), canaries_around_outputs():
+        with kernels.use_isa(isa), cases.canaries_around_outputs():
             indices, chosen = kernels.select_buckets(x, k)
             moved_indices, moved = kernels.accumulate_select_buckets(residual, np.zeros_like(x), k)
         assert indices.tolist() == moved_indices.tolist() == positions, isa
-        assert same_bits(chosen, x[positions]), isa
-        assert same_bits(moved, chosen), isa
+        assert cases.same_bits(chosen, x[positions]), isa
+        assert cases.same_bits(moved, chosen), isa
         assert np.array_equal(np.flatnonzero(residual), np.setdiff1d(np.flatnonzero(x), positions)), isa
 
 
-@each_isa
+@cases.each_isa
 def test_nan_is_larger_than_infinity_and_the_first_nan_wins(isa):
     x = np.ones(512, np.float32)
     x[[100, 300, 400]] = [np.inf, -np.nan, np.nan]
@@ -112,7 +98,7 @@ def test_nan_is_larger_than_infinity_and_the_first_nan_wins(isa):
         assert kernels.select_buckets(x, 4)[0].tolist() == [0, 100, 300, 400]
 
 
-@each_isa
+@cases.each_isa
 def test_a_residual_may_be_its_own_gradient_in_buckets(isa):
     x = np.arange(1, 201, dtype=np.float32)
     with kernels.use_isa(isa):

@@ -1,17 +1,14 @@
+import kernel_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    index_dtypes,
-    on_every_isa,
-)
 
 from sparsewire import kernels
 
 
-@given(data=st.data(), index_dtype=index_dtypes)
-@on_every_isa
+@given(data=st.data(), index_dtype=cases.index_dtypes)
+@cases.on_every_isa
 def test_each_cut_counts_the_indices_below_it(isa, data, index_dtype):
     number = st.integers(0, 50) | st.integers(0, np.iinfo(index_dtype).max)
     indices = np.array(sorted(data.draw(st.sets(number, max_size=40))), index_dtype)

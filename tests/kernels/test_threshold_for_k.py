@@ -1,40 +1,29 @@
 import math
 
+import kernel_cases as cases
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    LONGEST,
-    each_dtype,
-    each_isa,
-    frozen,
-    misaligned,
-    on_every_isa,
-    plain,
-    rank_of,
-    shifts,
-    values,
-)
 
 from sparsewire import kernels
 
 
-@each_dtype
-@given(data=st.data(), shift=shifts)
-@on_every_isa
+@cases.each_dtype
+@given(data=st.data(), shift=cases.shifts)
+@cases.on_every_isa
 def test_exactly_the_k_largest_are_selected(isa, dtype, data, shift):
-    x = frozen(misaligned(data.draw(values(dtype, st.integers(1, LONGEST))), shift))
+    x = cases.frozen(cases.misaligned(data.draw(cases.values(dtype, st.integers(1, cases.LONGEST))), shift))
     k = data.draw(st.integers(1, len(x)))
     with kernels.use_isa(isa):
         threshold, ties = kernels.threshold_for_k(x, k)
         indices, _ = kernels.select(x, threshold, ties)
-    numbers = plain(x)
+    numbers = cases.plain(x)
     best_first = sorted(
-        range(len(x)), key=lambda i: rank_of(numbers[i]), reverse=True
+        range(len(x)), key=lambda i: cases.rank_of(numbers[i]), reverse=True
     )  # stable: low index first
-    assert rank_of(threshold) == rank_of(numbers[best_first[k - 1]])
+    assert cases.rank_of(threshold) == cases.rank_of(numbers[best_first[k - 1]])
     assert 1 <= ties <= k
     assert indices.tolist() == sorted(best_first[:k])
 
@@ -54,7 +43,7 @@ DISTRIBUTIONS = {
 }
 
 
-@each_dtype
+@cases.each_dtype
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("k", [1, 400, N // 2, N])
 def test_long_vectors_have_exact_thresholds(dtype, name, k):
@@ -66,7 +55,7 @@ def test_long_vectors_have_exact_thresholds(dtype, name, k):
             assert kernels.threshold_for_k(x, k) == expected, isa
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
 @pytest.mark.parametrize(
     ("k", "expected"), [(10, math.nan), (30, math.nan), (31, math.inf), (50, math.inf), (51, 1.0)]
@@ -78,13 +67,13 @@ def test_nan_is_larger_than_infinity(isa, dtype, k, expected):
     with kernels.use_isa(isa):
         threshold, ties = kernels.threshold_for_k(x, k)
         indices, chosen = kernels.select(x, threshold, ties)
-    assert rank_of(threshold) == rank_of(expected)
+    assert cases.rank_of(threshold) == cases.rank_of(expected)
     assert ties == {10: 10, 30: 30, 31: 1, 50: 20, 51: 1}[k]
     assert len(indices) == k
     assert np.count_nonzero(chosen != chosen) == min(k, 30)
 
 
-@each_isa
+@cases.each_isa
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_the_most_negative_integer_is_the_largest_magnitude(isa, dtype):
     low = np.iinfo(dtype).min
