@@ -2,14 +2,17 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import sparsewire as sw
+from sparsewire.choosing.calibration import Calibration
+from sparsewire.choosing.explain import render
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.collectives import AllreduceOptions, TopkOptions
-from sparsewire.cost import CostFigures
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.local import Alone
 
@@ -157,6 +160,16 @@ def test_a_closed_communicator_says_so(comm, vector):
     comm.close()
     with pytest.raises(sw.TransportError, match="closed"):
         comm.allreduce(vector)
+
+
+def test_the_explained_times_are_those_with_the_ranks_that_only_aggregate(capsys):
+    with Communicator(Engine(0, 6, Alone(), aggregators=2), aggregators=2) as comm:
+        comm.explain(2**20, 2**10)
+        shape = Shape(4, 2**20, 2**10, index_price=comm.network.index_price, aggregators=2)
+        assert capsys.readouterr().out == render(Calibration(comm.network), shape) + "\n"
+        assert render(Calibration(comm.network), shape) != render(
+            Calibration(comm.network), replace(shape, aggregators=0)
+        )
 
 
 def test_repr_names_rank_and_size(comm):
