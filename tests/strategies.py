@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import itertools
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -14,6 +18,31 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 _DOUBLING_RANKS = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8, "int32": 31, "int64": 63}
 EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 assert _DOUBLING_RANKS.keys() == set(VALUE_DTYPES)
+
+
+def in_one_test(**choices):
+    """As ``pytest.mark.parametrize``, but all combinations of the choices are one test.
+
+    For what takes a few milliseconds: to pytest, a test of its own costs more than that.  A failure names the
+    combination.
+    """
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(*args, **kwargs):
+            for values in itertools.product(*choices.values()):
+                combination = dict(zip(choices, values, strict=True))
+                try:
+                    test(*args, **kwargs, **combination)
+                except Exception as error:
+                    raise AssertionError(f"with {combination}: {error}") from error
+
+        signature = inspect.signature(test)
+        others = [p for name, p in signature.parameters.items() if name not in choices]
+        run.__signature__ = signature.replace(parameters=others)
+        return run
+
+    return decorate
 
 
 def contribution(rank: int, size: int, dtype: str) -> int:

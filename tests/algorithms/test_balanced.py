@@ -12,7 +12,7 @@ from sparsewire.bench.cases import Case, make_input
 from sparsewire.cost import CostFigures
 from sparsewire.drivers import simulator
 from sparsewire.vector import SparseVector
-from strategies import EDGE_SHAPES, SIZES, rank_vectors
+from strategies import EDGE_SHAPES, SIZES, in_one_test, rank_vectors
 
 ORDINARY = CostFigures(latency=50e-6, bandwidth=125e6, seconds_per_entry=6e-9, seconds_per_value=0.4e-9)
 
@@ -30,8 +30,8 @@ def assert_partition(inputs):
     assert set(owners) == set(range(len(inputs)))
 
 
-@pytest.mark.parametrize("shape", EDGE_SHAPES)
 @pytest.mark.parametrize("size", SIZES)
+@in_one_test(shape=EDGE_SHAPES)
 def test_ranges_cover_the_vector_and_everybody_owns_one(size, shape):
     assert_partition(EDGE_SHAPES[shape](size, "float32"))
 

@@ -14,7 +14,7 @@ from sparsewire.reduction import MAX, MIN, concat
 from sparsewire.steps import Recv, Send
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector
-from strategies import EDGE_SHAPES, SIZES, read_only
+from strategies import EDGE_SHAPES, SIZES, in_one_test, read_only
 
 dense_sum = ORACLES["allgather_sum"]
 
@@ -23,8 +23,8 @@ def inputs_of(shape, size, dtype):
     return [read_only(vector) for vector in EDGE_SHAPES[shape](size, dtype)]
 
 
-@pytest.mark.parametrize("shape", EDGE_SHAPES)
 @pytest.mark.parametrize("size", SIZES)
+@in_one_test(shape=EDGE_SHAPES)
 def test_allgather_gives_everybody_all_vectors_in_rank_order(size, shape):
     inputs = inputs_of(shape, size, "float32")
     for gathered in run_local(allgather, inputs)[0]:
@@ -32,9 +32,8 @@ def test_allgather_gives_everybody_all_vectors_in_rank_order(size, shape):
         assert all(map(same_bits, gathered, inputs))
 
 
-@pytest.mark.parametrize("shape", EDGE_SHAPES)
-@pytest.mark.parametrize("dtype", VALUE_DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@in_one_test(dtype=VALUE_DTYPES, shape=EDGE_SHAPES)
 def test_reduce_scatter_gives_each_rank_its_range_of_the_sum(size, dtype, shape):
     inputs = inputs_of(shape, size, dtype)
     pieces, _ = run_local(split_reduce, inputs)
@@ -56,8 +55,8 @@ def test_broadcast_gives_everybody_the_vector_of_any_root(size):
         assert sum(rank.messages_sent for rank in traffic) == size - 1
 
 
-@pytest.mark.parametrize("shape", EDGE_SHAPES)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@in_one_test(shape=EDGE_SHAPES)
 def test_reduce_gives_the_sum_to_any_root_and_nothing_to_others(size, shape):
     inputs = inputs_of(shape, size, "int64")
     for root in range(size):

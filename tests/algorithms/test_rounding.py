@@ -14,6 +14,7 @@ from sparsewire.errors import InputError
 from sparsewire.reduction import MAX, SUM
 from sparsewire.testing import dense, same_bits
 from sparsewire.vector import SparseVector
+from strategies import in_one_test
 
 ROUNDING = [name for name, algorithm in ALGORITHMS.items() if algorithm.supports_precision]
 SIZES = [1, 2, 3, 4, 5, 8]
@@ -45,10 +46,9 @@ def run(name, inputs, precision, number=1, feedback=None, op=SUM, seed=0):
     return results[0]
 
 
-@pytest.mark.parametrize("density", [0.0, 0.05, 1.0])
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ROUNDING)
+@in_one_test(precision=PRECISIONS, density=[0.0, 0.05, 1.0])
 def test_all_ranks_and_runs_have_the_same_bits_within_the_error_of_two_roundings(
     name, size, precision, density
 ):

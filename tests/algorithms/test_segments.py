@@ -11,7 +11,7 @@ from sparsewire.algorithms.allgather_sum import allgather_sum
 from sparsewire.algorithms.dense_ring import dense_ring
 from sparsewire.testing import ORACLES, dense, run_local, same_bits
 from sparsewire.vector import SparseVector
-from strategies import EDGE_SHAPES, rank_vectors
+from strategies import EDGE_SHAPES, in_one_test, rank_vectors
 
 SEGMENTED = {"allgather_sum": allgather_sum, "dense_ring": dense_ring}
 
@@ -25,9 +25,7 @@ def assert_right_everywhere(name, inputs, segment_bytes, seed=0):
 
 
 @pytest.mark.parametrize("name", SEGMENTED)
-@pytest.mark.parametrize("segment_bytes", [1, 50])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("shape", EDGE_SHAPES)
+@in_one_test(segment_bytes=[1, 50], size=[1, 2, 3, 5], shape=EDGE_SHAPES)
 def test_segments_of_any_size_give_the_same_sum(name, segment_bytes, size, shape):
     assert_right_everywhere(name, EDGE_SHAPES[shape](size, "float64"), segment_bytes)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsewire.algorithms import TOPK_ALGORITHMS, Regions
@@ -15,7 +15,7 @@ from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import simulator
 from sparsewire.testing import dense, run_local, same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
-from strategies import EDGE_SHAPES, FLOATS, LONG_SHAPES, SIZES, rank_vectors, read_only
+from strategies import EDGE_SHAPES, FLOATS, LONG_SHAPES, SIZES, in_one_test, rank_vectors, read_only
 from strategies import entries as same_value
 
 NEAR = 1.25  # owners stop at magnitudes that differ by less
@@ -63,10 +63,9 @@ def random_inputs(size, length, seed=0, scale=None):
     ]
 
 
-@pytest.mark.parametrize("shape", EDGE_SHAPES)
-@pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("name", TOPK_ALGORITHMS)
+@in_one_test(dtype=["float32", "int64"], shape=EDGE_SHAPES)
 def test_nothing_is_lost_whatever_the_shape(name, size, dtype, shape):
     inputs = EDGE_SHAPES[shape](size, dtype)
     for k in (1, 3, 100):
@@ -91,8 +90,8 @@ def test_indices_of_any_size_are_integers(name, size, shape):
 
 
 @pytest.mark.parametrize("name", TOPK_ALGORITHMS)
-@pytest.mark.parametrize("dtype", VALUE_DTYPES)
-@given(data=st.data())
+@settings(max_examples=2 * settings.default.max_examples)
+@given(data=st.data(), dtype=st.sampled_from(VALUE_DTYPES))
 def test_nothing_is_lost_in_any_delivery_order(name, dtype, data):
     inputs = data.draw(rank_vectors(dtype, elements=st.integers(-8, 8)))
     k = data.draw(st.integers(1, inputs[0].length + 1))

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparsewire.algorithms import ALGORITHMS, OmniReduce
+from sparsewire.algorithms import ALGORITHMS, OmniReduce, named
 from sparsewire.algorithms.largest import largest
 from sparsewire.choosing import choose as choose_module
 from sparsewire.choosing.choose import UNSEEN_CALLS, Choice, Chooser, Key, choose, fullness
+from sparsewire.coding.values import PRECISIONS
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import local
 from sparsewire.vector import SparseVector
@@ -105,6 +106,47 @@ def test_whole_blocks_are_chosen_for_as_blocks():
     assert set(choices) == {Choice("omnireduce", OmniReduce(block=256))}
     assert fastest(shape) == "omnireduce"
     assert fastest(replace(shape, blocks=None)) != "omnireduce"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 100])
+def test_a_vector_is_as_full_as_in_its_smaller_form(every, dtype):
+    array = np.zeros(1000, dtype)
+    array[::every] = 1
+    for stored in (SparseVector.from_dense(array), SparseVector.from_dense(array).as_sparse()):
+        smaller = stored.smaller()
+        counts = [piece.nnz for piece in smaller.split_evenly(3)]
+        assert fullness(stored, 3) == (smaller.nnz, max(counts), smaller.count_blocks(256))
+
+
+# -- what is asked for ---------------------------------------------------------------------------
+
+
+def test_in_rank_order_only_algorithms_that_add_up_so_are_chosen():
+    for nnz in (1, 2**8, 2**12, LENGTH):
+        for size in (1, 2, 5, 16):
+            shape = Shape(size, LENGTH, nnz, in_rank_order=True)
+            chosen = choose(GIGABIT, shape).algorithm
+            assert ALGORITHMS[chosen].in_rank_order
+            able = [name for name, row in ALGORITHMS.items() if row.in_rank_order]
+            best = min(ALGORITHMS[name].cost(GIGABIT, shape).seconds for name in able)
+            assert ALGORITHMS[chosen].cost(GIGABIT, shape).seconds <= 1.05 * best
+
+
+def test_blocks_are_chosen_in_rank_order_too_but_not_with_a_precision():
+    shape = Shape(5, LENGTH, 2**13, skew=5.0, blocks=32, in_rank_order=True)
+    assert choose(GIGABIT, shape) == Choice("omnireduce", OmniReduce(block=256))
+    rounding = choose(GIGABIT, replace(shape, precision=PRECISIONS["qsgd4"]))
+    assert ALGORITHMS[rounding.algorithm].supports_precision
+
+
+def test_options_that_a_row_is_tuned_to_are_its_own_and_name_it():
+    shape = Shape(4, LENGTH, 2**10, blocks=8)
+    tuned = {name: row.tune(GIGABIT, shape) for name, row in ALGORITHMS.items() if row.tune}
+    assert tuned
+    for name, options in tuned.items():
+        assert isinstance(options, ALGORITHMS[name].options)
+        assert named(options) == (name, options)
 
 
 # -- memory --------------------------------------------------------------------------------------

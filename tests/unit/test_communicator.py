@@ -2,12 +2,17 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import sparsewire as sw
+from sparsewire.choosing.calibration import Calibration
+from sparsewire.choosing.explain import render
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.collectives import AllreduceOptions, TopkOptions
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.local import Alone
 
@@ -66,6 +71,53 @@ def test_unknown_algorithm_is_refused_with_the_known_ones(comm, vector):
     assert all(name in str(caught.value) for name in ("'fastest'", "auto", *sw.ALGORITHMS))
 
 
+@pytest.mark.parametrize("algorithm", [5, None, ["dense_ring"], sw.OmniReduce])
+def test_what_is_no_name_and_no_options_is_no_algorithm(comm, vector, algorithm):
+    with pytest.raises(sw.InputError, match="unknown algorithm"):
+        comm.allreduce(vector, algorithm=algorithm)
+
+
+CALLS_WITH_OPTIONS = [
+    ("allreduce", ()),
+    ("iallreduce", ()),
+    ("allreduce_topk", (1,)),
+    ("iallreduce_topk", (1,)),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments"), CALLS_WITH_OPTIONS)
+def test_a_misspelt_option_is_a_type_error_that_names_it(comm, vector, method, arguments):
+    with pytest.raises(
+        TypeError, match=rf"{method}\(\) got an unexpected keyword argument 'algoritm'.*algorithm"
+    ):
+        getattr(comm, method)(vector, *arguments, algoritm="auto")
+    comm.allreduce(vector)  # nothing was begun
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("allreduce", AllreduceOptions), ("allreduce_topk", TopkOptions)]
+)
+def test_help_tells_every_option(method, options):
+    text = getattr(Communicator, method).__doc__
+    assert all(f"``{name}=" in text for name in options.__annotations__)
+
+
+def test_a_dense_array_is_not_made_sparse_for_a_dense_algorithm(comm, monkeypatch):
+    comm.network = CostFigures(
+        latency=0.0, bandwidth=1e9
+    )  # for one rank all costs nothing: dense wins the tie
+    x = np.zeros(100, np.float32)
+    x[::10] = 3
+
+    def fail(vector):
+        raise AssertionError(f"{vector} was made sparse")
+
+    monkeypatch.setattr(sw.SparseVector, "as_sparse", fail)
+    for options in ({}, {"name": "seen"}, {"name": "seen"}, {"nnz": 10}, {"algorithm": "dense_ring"}):
+        assert (comm.allreduce(x, **options) == x).all()
+        assert sw.ALGORITHMS[comm.last.algorithm].dense
+
+
 def test_unknown_op_is_refused_with_the_known_ones(comm, vector):
     with pytest.raises(sw.InputError, match="unknown op 'product'; known are sum, max, min, avg"):
         comm.allreduce(vector, op="product")
@@ -108,6 +160,16 @@ def test_a_closed_communicator_says_so(comm, vector):
     comm.close()
     with pytest.raises(sw.TransportError, match="closed"):
         comm.allreduce(vector)
+
+
+def test_the_explained_times_are_those_with_the_ranks_that_only_aggregate(capsys):
+    with Communicator(Engine(0, 6, Alone(), aggregators=2), aggregators=2) as comm:
+        comm.explain(2**20, 2**10)
+        shape = Shape(4, 2**20, 2**10, index_price=comm.network.index_price, aggregators=2)
+        assert capsys.readouterr().out == render(Calibration(comm.network), shape) + "\n"
+        assert render(Calibration(comm.network), shape) != render(
+            Calibration(comm.network), replace(shape, aggregators=0)
+        )
 
 
 def test_repr_names_rank_and_size(comm):

@@ -1,7 +1,7 @@
 """Allgather, then everybody adds up everything: what Gloo and Horovod do with sparse tensors (TopkA).
 
 A large vector is sent in segments, range after range, so that one range is added up while the next is on
-its way.  Each sender cuts as suits it; a receiver adds up as far as it has everybody's entries.
+its way.  Each sender cuts by its own entries; a receiver adds up as far as it has everybody's entries.
 
 Per rank: k entries to each of P-1 others.  Nothing is sent twice and nothing waits for a sum, so it is hard
 to beat at small P; both its traffic and its work grow with P.  Exact; the same bits on every rank, because
@@ -22,7 +22,7 @@ from sparsewire.work import NOTHING
 
 __all__ = ["allgather_sum", "cost"]
 
-# Some milliseconds on a 1 Gbit/s link: what remains to be added up when the last segment has come.
+# A few milliseconds on a 1 Gbit/s link: the last segment is added up after everything has arrived.
 SEGMENT_BYTES = 1 << 18
 
 

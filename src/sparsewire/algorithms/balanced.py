@@ -1,13 +1,13 @@
-"""Split-allgather with owners that have the same load, however the entries lie.
+"""Split-allgather with equal load for all owners, wherever the entries lie.
 
     report     everybody tells where its entries lie: their number, and quantiles of their indices
     deal       all compute from the reports the same ranges and their owners
     split, reduce, allgather    as in split-allgather
 
-All owners have as many entries to add up, and as many to send in the end.  One range each cannot do both
-where supports overlap in one place and not in another, as in the head and the tail of word counts; two ranges
-each can.  Per rank: 3(P-1) messages in three rounds, P-1 of them tiny.  Exact; the same bits on every rank,
-because each range is added up by its owner alone, in rank order.
+All owners add up about as many entries, and send about as many in the end.  With one range each, both
+cannot hold where supports overlap in one place and not in another, as in the head and the tail of word
+counts; with two ranges each they can.  Per rank: 3(P-1) messages in three rounds, P-1 of them tiny.  Exact;
+the same bits on every rank, because each range is added up by its owner alone, in rank order.
 
 After the balanced regions of Li and Hoefler, Ok-Topk, PPoPP'22.  There is always an arc that has its share of
 two measures: Stromquist and Woodall, Sets on which several measures agree, JMAA 1985.
@@ -32,9 +32,9 @@ from sparsewire.work import Work
 
 __all__ = ["Integers", "balanced", "balanced_ranges", "cost", "entries_at", "report"]
 
-# All ranks' together are enough to know how entries lie in an owner's part; one rank's make half a kilobyte.
+# All ranks' quantiles together say well enough where entries lie; those of one rank take half a kilobyte.
 QUANTILES = 64
-# An owner gets so many strips of equal load: dealt out whole, they are the grain of the balance.
+# An owner gets so many strips of equal load.  A strip is not divided further, so more strips balance better.
 STRIPS = 32
 
 Integers = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ def balanced(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) 
 
 
 def report(vec: SparseVector) -> Integers:
-    """The number of entries, and the indices below which 0, 1/64, 2/64, ..., all of them lie."""
+    """The number of entries, and the indices below which 0, 1/64, 2/64, ... and all of them lie."""
     if not vec.nnz:
         return np.zeros(QUANTILES + 2, np.int64)
     inner = _entries_below(vec.nnz)[:-1]
@@ -77,8 +77,9 @@ def balanced_ranges(reports: Sequence[Integers], length: int) -> tuple[list[int]
 def _strips(reports: Sequence[Integers], length: int) -> tuple[Integers, Floats]:
     """Where strips of equal load begin, and how many entries of all ranks are in each.
 
-    The load of a position is the entries there, each received once, and ``size`` if there is any, for the sum
-    goes to all.  Between two quantiles a rank's entries are taken to lie evenly.
+    The load of a position is the number of its entries, because each is received once, and ``size`` more if
+    there are any, because the sum is sent to all.  Between two quantiles a rank's entries are assumed to lie
+    evenly.
     """
     size = len(reports)
     borders = np.sort(np.concatenate([[0, length], *(told[1:] for told in reports)]))
@@ -89,7 +90,7 @@ def _strips(reports: Sequence[Integers], length: int) -> tuple[Integers, Floats]
         entries += mine
         density = np.minimum(mine / np.maximum(widths, 1), 1)
         missing *= 1 - density  # share of positions that nobody has so far
-    # A little for every position, so that the load grows everywhere.
+    # A little is added for every position, so that the load grows everywhere.
     load = entries + size * widths * (1 - missing) + widths / max(1, length)
     total = np.cumsum(load)
     goals = total[-1] * np.arange(size * STRIPS) / (size * STRIPS)
@@ -104,8 +105,9 @@ def _strips(reports: Sequence[Integers], length: int) -> tuple[Integers, Floats]
 def _deal(entries: Floats, size: int) -> Integers:
     """The owner of each strip: everybody gets as many strips, and about as many entries.
 
-    Strips are laid in a circle.  An owner takes an arc with its share of the entries, the first that is near
-    enough, or else the nearest; the circle is closed again.  Where all is even, the arcs follow each other.
+    Strips form a circle.  An owner takes an arc with its share of the entries: the first one that is near
+    enough, or else the nearest.  The remaining strips form the next circle.  Where entries lie evenly, the
+    arcs follow each other.
     """
     owners = np.zeros(len(entries), np.int64)
     left = np.arange(len(entries))
@@ -121,7 +123,7 @@ def _deal(entries: Floats, size: int) -> Integers:
 
 
 def _entries_below(nnz: int) -> Integers:
-    """How many entries lie below each quantile; in Python's integers, for the products may be long."""
+    """How many entries lie below each quantile; computed with Python integers, which do not overflow."""
     return np.array([nnz * part // QUANTILES for part in range(QUANTILES + 1)], np.int64)
 
 
@@ -145,9 +147,9 @@ def cost(figures: CostFigures, shape: Shape) -> Cost:
 
 
 def _dealing(size: int) -> int:
-    """How many entries could be merged while the ranges are computed.
+    """How many entries could be merged in the time that computing the ranges takes.
 
-    Measured: some twenty calls of numpy for each rank take as long as 8000 entries, and each of their borders
-    and strips as long as three.
+    Measured: about twenty calls of numpy for each rank take as long as 8000 entries, and each border and
+    strip as long as three.
     """
     return size * (8000 + 3 * size * (QUANTILES + STRIPS))

@@ -3,7 +3,7 @@
     halving    log2(P) rounds: swap the half that the partner keeps, add, go on with one's own half
     doubling   log2(P) rounds: swap what is finished, in the opposite order
 
-Neighbours swap first, so that the most data goes the shortest way.
+Neighbours swap first, so that the largest messages travel between neighbours.
 
 Per rank: 2 log2(P) messages and 2(P-1)/P of the vector; with P not a power of two, a whole vector more in
 each direction for the ranks that take a neighbour in.  Exact; the same bits on every rank, because each
@@ -40,7 +40,7 @@ def halve_and_double(
 ) -> Steps[SparseVector]:
     """The dense sum over groups of ``group`` ranks in a row that hold the same vector each.
 
-    Within a group there is nothing to swap before the doubling: each rank keeps its part of the range.
+    Within a group nothing has to be swapped before the doubling: each rank keeps its part of the range.
     """
     distances = list(doublings(len(ranks)))
     for distance in doublings(group):

@@ -22,7 +22,8 @@ from sparsewire.work import Work
 
 __all__ = ["cost", "dense_ring"]
 
-# Long enough that what Python spends on a message does not matter, short enough to overlap with the next.
+# Long enough that Python's time for a message does not matter; short enough that adding one overlaps with
+# the transfer of the next.
 SEGMENT_BYTES = 1 << 21
 
 
@@ -43,8 +44,8 @@ def cost(figures: CostFigures, shape: Shape, segment_bytes: int = SEGMENT_BYTES)
     segment_bytes = shape.dense_frame_bytes(span / count)
     moving = figures.seconds(1, segment_bytes)
     adding = figures.computing(Work(values=2 * span / count))
-    # A step begins when its first segment has come, and its sender is through with the step before.  The sums
-    # of a step take as long as the slower of moving and adding, and the other only for one segment.
+    # A step begins when its first segment has arrived and its sender has finished the step before.  It takes
+    # the slower of moving and adding for all segments, and the faster for one.
     first = figures.latency + moving + adding
     if adding <= moving:
         summing = steps * max(first, count * moving) + count * moving

@@ -1,10 +1,11 @@
 """gTop-k: the k largest entries, again after each sum, up a binary tree; the root tells all.
 
-In every round half of the ranks that are left hand their k entries to a neighbour, which adds them to its own
+In every round half of the remaining ranks send their k entries to a neighbour, which adds them to its own
 and keeps the k largest.  Per rank at most 2 ceil(log2 P) messages of k entries; any P.
 
 The result is not the k largest of the sum: an entry that is small in one half of the tree is dropped there.
-Who drops it keeps it: ``left`` is what this rank has dropped, whoever it came from, so that nothing is lost.
+The rank that drops it keeps it: ``left`` is all that this rank has dropped, whoever sent it, so nothing is
+lost.
 
 Paper: Shi et al., A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth
 networks, ICDCS'19.  There an entry that one half dropped and the other did not is cleared by both.
@@ -25,7 +26,7 @@ __all__ = ["cost", "gtopk"]
 
 
 def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | None = None) -> Steps[TopkSum]:
-    """There are no regions, and none are made."""
+    """The result has no regions, and given ones are ignored."""
     total, dropped = vec.as_sparse(), []
 
     def keep_largest() -> None:
@@ -47,7 +48,7 @@ def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | No
 
 
 def cost(figures: CostFigures, shape: Shape) -> Cost:
-    """Of the root, which hears from and tells one rank in every round."""
+    """The cost of the root, which receives from one rank, and sends to one, in every round."""
     frame = shape.frame_bytes(shape.nnz, shape.length)
     adding = Work(entries=3 * shape.nnz, values=4 * shape.nnz)
     up = [RoundCost(0, 0, (1, frame), adding) for _ in doublings(shape.size)]

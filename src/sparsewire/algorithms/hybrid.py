@@ -1,15 +1,16 @@
-"""Sparse rounds, then dense halving and doubling (SparCML's switch from sparse to dense, in one algorithm).
+"""Sparse rounds, then dense halving and doubling: a switch from sparse to dense within one algorithm.
 
     agree      log2(P) tiny rounds: the largest number of entries that any rank has
     sparse     R rounds of recursive doubling: 2**R ranks in a row hold the sum of theirs
     dense      each of them keeps its part of the range; halving among the others, doubling among all
 
-R is what promises the fewest bytes if supports are independent: a swap of entries saves a halving of dense
-values as long as vectors are thin.  With R = log2(P) this is recursive doubling, with R = 0 the dense
-baseline; in between it moves fewer bytes than both.  Exact; the same bits on every rank, because the order of
-the sums is that of recursive doubling whatever R is.
+R is the number with the fewest expected bytes if supports are independent: as long as vectors have few
+entries, a sparse round sends less than the dense round that it replaces.  With R = log2(P) this is recursive
+doubling, with R = 0 the dense baseline; in between it moves fewer bytes than both.  Exact; the same bits on
+every rank, because the order of the sums is that of recursive doubling whatever R is.
 
-After: Renggli et al., SparCML, SC'19.
+After the code of SparCML (Renggli et al., SC'19), which switches between sparse and dense rounds; its paper
+does not describe this algorithm.  How R is chosen is ours.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def sparse_rounds(shape: Shape) -> int:
     """
     rounds = shape.size.bit_length() - 1
     density = shape.nnz / max(1, shape.length)
-    swapped, fewest, best = 0.0, 0.0, 0  # bytes of a rank, for each position of the vector
+    swapped, fewest, best = 0.0, 0.0, 0  # the first two: bytes that a rank sends for each position
     for done in range(rounds + 1):
         dense = shape.value_bytes * (1 + 1 / 2**done - 2 / 2**rounds) if done < rounds else 0.0
         if done == 0 or swapped + dense <= fewest:
             fewest, best = swapped + dense, done
         swapped += shape.stored_bytes(density, 1)
-        density *= 2 - density  # of the union of two supports that know nothing of each other
+        density *= 2 - density  # of the union of two independent supports
     return best
 
 

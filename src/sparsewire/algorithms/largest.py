@@ -1,7 +1,7 @@
 """The largest of everybody's numbers, on every rank, in ceil(log2 P) rounds of one tiny message.
 
-In round t a rank tells the one at distance 2**t the largest it knows of, for any P: to hear a number twice
-does not change a maximum.
+In round t a rank sends the largest numbers it knows to the rank at distance 2**t.  This works for any P,
+because hearing a number twice does not change a maximum.
 
 Described in: Hensgen, Finkel and Manber, IJPP 1988 (dissemination).
 """

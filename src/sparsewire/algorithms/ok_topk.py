@@ -7,12 +7,12 @@
     allgather  everybody gets what the owners keep
 
 Regions are ranges with about as many entries each.  They are cut anew every ``TAU`` calls, and when one has
-become too full or entries had to stay behind; until then they are reused.  No threshold is remembered: in
+become too full or entries could not be sent; until then they are reused.  No threshold is remembered: in
 every call the owners keep exactly k entries, each its largest, and all stop at about the same magnitude.
 
-Nobody sends or receives more than 6k(P-1)/P words, of which an entry has two, and a little that does not grow
-with k: what exceeds a rank's share stays behind.  ``left`` is what of a rank's own entries the sum is
-without: those that stayed behind, and those whose index is not in the result.
+Nobody sends or receives more than 6k(P-1)/P words (an entry has two) and a little that does not grow with
+k; entries beyond a rank's share are not sent.  ``left`` are the rank's own entries that the sum does not
+contain: those that were not sent, and those whose index is not in the result.
 
 Paper: Li and Hoefler, Near-optimal sparse allreduce for distributed deep learning, PPoPP'22.
 """
@@ -38,7 +38,7 @@ from sparsewire.work import Work
 __all__ = ["Regions", "TopkSum", "cost", "ok_topk", "region_cuts"]
 
 TAU = 64  # calls between two partitions, as in the authors' code
-# Regions are cut anew if one gets so many times the mean, or if one of so many entries had to stay behind.
+# Regions are cut anew if one gets so many times the mean, or if one of so many entries was not sent.
 FULL = 1.25
 BEHIND = 20
 
@@ -60,7 +60,7 @@ class Regions(NamedTuple):
 
 
 class TopkSum(NamedTuple):
-    """The result, what of this rank's entries it is without, and what the next call may reuse."""
+    """The result, this rank's entries that it does not contain, and what the next call may reuse."""
 
     total: SparseVector
     left: SparseVector
@@ -114,7 +114,7 @@ def region_cuts(reports: Sequence[Integers], length: int) -> tuple[int, ...]:
     borders = np.unique(np.concatenate([[0, length], *(told[1:] for told in reports)]))
     if len(borders) == 1:
         return (0,) * (size + 1)
-    # A little for every position, so that the count grows everywhere, and regions without entries are even.
+    # A little is added for every position: so the count grows everywhere, and empty regions are even.
     below = borders / length
     for told in reports:
         below += entries_at(borders, told)
@@ -130,7 +130,7 @@ def _within_limits(shares: list[SparseVector], rank: int, k: int) -> list[Sparse
     """The shares without what exceeds what each owner may be sent.
 
     An owner gets 6k(P-1)/P words in all, of which the result takes 2k; each partner may send an equal part of
-    the others.  A few more are allowed, because chance alone makes shares uneven.
+    the rest.  A few more are allowed, because random supports make shares uneven.
     """
     size = len(shares)
     if size == 1:
@@ -140,8 +140,9 @@ def _within_limits(shares: list[SparseVector], rank: int, k: int) -> list[Sparse
 
 
 def _is_uneven(owners: Sequence[Owner], kept: Sequence[int], k: int) -> bool:
-    """Would an owner that tells all what it keeps send over 6k(P-1)/P words?  With twice the mean it would.
+    """Would an owner send more than 6k(P-1)/P words if it told all ranks what it keeps?
 
+    It would if it kept twice the mean.
     The paper deals out from four times the mean on; then this could be 10k(P-1)/P.
     """
     peers = len(owners) - 1
@@ -152,7 +153,7 @@ def _is_uneven(owners: Sequence[Owner], kept: Sequence[int], k: int) -> bool:
 
 
 def _is_stale(owners: Sequence[Owner]) -> bool:
-    """Is a region too full by far, by more than chance, or did more than a few entries stay behind?"""
+    """Is a region fuller than random supports explain, or were more than a few entries not sent?"""
     arrived = sum(owner.load for owner in owners)
     fullest = max(owner.load for owner in owners) - math.isqrt(arrived)
     behind = sum(owner.behind for owner in owners)
@@ -162,7 +163,7 @@ def _is_stale(owners: Sequence[Owner]) -> bool:
 def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) -> Steps[SparseVector]:
     """This rank's even part of everybody's entries in a row, ``kept[r]`` of them from rank r.
 
-    All know who has what, so that nobody has to ask, and nobody sends an empty message.
+    All ranks know who has what, so nobody has to ask, and nobody sends an empty message.
     """
     have = np.cumsum([0, *kept])
     want = [have[-1] * part // size for part in range(size + 1)]
@@ -181,7 +182,7 @@ def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) ->
 
 
 def cost(figures: CostFigures, shape: Shape) -> Cost:
-    """Of a call that reuses its regions, in which no owner has far more than its share."""
+    """The cost of a call that reuses its regions, if no owner has far more than its share."""
     size, k = shape.size, shape.nnz
     if size == 1:
         return figures.cost([])

@@ -1,4 +1,4 @@
-"""Patterns that several algorithms share: who talks to whom, in which order."""
+"""Patterns that several algorithms share: which ranks exchange messages, in which order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def others(rank: int, size: int) -> list[int]:
-    """rank+1, rank+2, ...: when all ranks go through theirs together, no two write to one peer at once.
+    """rank+1, rank+2, ...: if all ranks go through theirs in step, no two send to one peer at once.
 
     >>> others(2, 4)
     [3, 0, 1]
@@ -35,7 +35,7 @@ def others(rank: int, size: int) -> list[int]:
 
 
 def segment_count(nbytes: float, segment_bytes: int, length: int) -> int:
-    """In how many segments to send so many bytes of a vector: no segment is without a position."""
+    """In how many segments to send so many bytes of a vector; every segment has at least one position."""
     return max(1, min(round(nbytes) // segment_bytes, length))
 
 
@@ -48,7 +48,7 @@ def doublings(size: int) -> Iterator[int]:
 
 
 def allgather(rank: int, size: int, piece: SparseVector) -> Steps[list[SparseVector]]:
-    """Everybody's piece, in rank order, after one round in which each tells all.
+    """Everybody's piece, in rank order, after one round in which each rank sends to all.
 
     Bruck's tree needs log2(size) messages, and each rank waits in every round for pieces to be forwarded.
     That is faster for tiny pieces and slower for large ones, which are what this is used for.

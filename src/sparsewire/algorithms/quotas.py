@@ -1,8 +1,8 @@
 """Who keeps how many of the k largest, if each of several owners has some of them.
 
-An owner tells few numbers about the magnitudes it has, and all owners find the same quotas from them: k in
-all, each owner its largest, and all stop at about the same magnitude.  Everything is in integers, which are
-the same on every machine.
+An owner tells a few numbers about the magnitudes of its sums, and all owners compute the same quotas from
+them.  The quotas are k in all; each owner keeps its largest, and all stop at about the same magnitude.
+Everything is computed in integers, which are the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["Ladder", "Owner", "quotas"]
 
 
 class Ladder(NamedTuple):
-    """How many sums are in a class of magnitude or above, for few classes: where about 1, 2, 4, ... are.
+    """How many sums are in a class of magnitude or above, for the classes with about 1, 2, 4, ... of them.
 
-    Between two rungs a number is taken to change evenly.
+    Between two of these classes, the number is assumed to change evenly.
     """
 
     classes: tuple[int, ...]  # rising
-    counts: tuple[int, ...]  # of the first class all, above the last one none
+    counts: tuple[int, ...]  # all sums for the first class, none for the last
 
     @classmethod
     def of(cls, histogram: Integers, size: int) -> Ladder:
-        """Rungs down to a fourth of an owner's even part.
+        """The ladder of a histogram, down to a quarter of an owner's even part.
 
         >>> Ladder.of(np.array([0, 5, 2, 0, 1, 0]), size=2)
         Ladder(classes=(1, 2, 4, 5), counts=(8, 3, 1, 0))
@@ -43,7 +43,7 @@ class Ladder(NamedTuple):
         return cls(classes, (*(int(at_least[number]) for number in classes[:-1]), 0))
 
     def at_least(self, number: int) -> int:
-        """Sums in a class or above."""
+        """How many sums are in this class or above."""
         at = bisect_right(self.classes, number) - 1
         if at < 0:
             return self.counts[0]
@@ -54,7 +54,7 @@ class Ladder(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """What a rank tells: how many entries it got, sent to others and had to keep, and about its sums."""
+    """What a rank tells: entries received, sent to others and not sent, and how its sums are spread."""
 
     load: int
     sent: int
@@ -74,8 +74,8 @@ class Owner(NamedTuple):
 def quotas(owners: Sequence[Owner], k: int) -> list[int]:
     """How many of its largest sums each owner keeps: k in all, if there are that many.
 
-    There are fewer only where an owner has nearly all of them, and has sent so much that it cannot pass them
-    on: it sends 6k(P-1)/P words at most, if what it keeps is dealt out.
+    There are fewer only where an owner has nearly all of them and has sent so much already that it may not
+    send them all: what it keeps is dealt out, and it sends at most 6k(P-1)/P words.
     """
     size = len(owners)
     wanted = _shares([owner.ladder for owner in owners], k)
@@ -85,14 +85,14 @@ def quotas(owners: Sequence[Owner], k: int) -> list[int]:
 
 
 def _shares(ladders: Sequence[Ladder], k: int) -> list[int]:
-    """How many each has of the k largest; all have as small ones, as far as ladders tell.
+    """How many of the k largest each owner has, as far as the ladders tell.
 
     >>> _shares([Ladder((0, 1, 2), (11, 2, 0)), Ladder((0, 1, 2, 3), (10, 7, 1, 0))], 5)
     [1, 4]
     """
     if sum(ladder.counts[0] for ladder in ladders) <= k:
         return [ladder.counts[0] for ladder in ladders]
-    # The first class above which there are fewer than k: owners keep all above it, and some of its own.
+    # ``last`` is the first class with fewer than k sums above it.  Owners keep all above it, and some in it.
     classes = range(max(ladder.classes[-1] for ladder in ladders))
     last = bisect_left(
         classes, True, key=lambda number: sum(ladder.at_least(number + 1) for ladder in ladders) < k
@@ -101,7 +101,7 @@ def _shares(ladders: Sequence[Ladder], k: int) -> list[int]:
     candidates = [ladder.at_least(last) - above for ladder, above in zip(ladders, kept, strict=True)]
     missing = k - sum(kept)
     share = [missing * mine // sum(candidates) for mine in candidates]
-    # What rounding down left over: one each to the first owners that have more.
+    # Rounding down leaves a few: one each for the first owners that have more.
     able = [owner for owner, mine in enumerate(candidates) if share[owner] < mine]
     for owner in able[: missing - sum(share)]:
         share[owner] += 1

@@ -1,4 +1,4 @@
-"""The sparse ring (SparCML): partial sums of P ranges travel around, then the finished ranges do.
+"""The sparse ring: partial sums of P ranges travel around it, then the finished ranges do.
 
     reduce     P-1 steps: take the partial sum of one range from the left, add one's own, pass it to the right
     gather     P-1 steps: take a finished range from the left, pass it to the right
@@ -8,7 +8,7 @@ part of the union, and travels densely where that is smaller.  Per rank: 2(P-1) 
 with about (P-1)/P of twice the union, so it pays where supports overlap and latency is low.  Exact; the same
 bits on every rank, because each range is added up once around the ring.
 
-Paper: Renggli et al., SparCML, SC'19.
+From the code of SparCML (Renggli et al., SC'19), whose paper does not describe it.
 """
 
 from __future__ import annotations

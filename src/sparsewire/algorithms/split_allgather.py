@@ -40,7 +40,7 @@ def cost(figures: CostFigures, shape: Shape) -> Cost:
 
 
 def owner_rounds(shape: Shape, skew: float) -> list[RoundCost]:
-    """The two rounds of an owner that has ``skew`` times its share, or as much as fits its range."""
+    """The two rounds of an owner that has ``skew`` times its share, or as many entries as fit its range."""
     size, span = shape.size, shape.length / shape.size
     if size == 1:
         return []

@@ -44,7 +44,7 @@ def reduce(
 
 
 def barrier(rank: int, size: int) -> Steps[None]:
-    """Returns when every rank has come."""
+    """Ends when every rank has begun it."""
     token = SparseVector.empty(0)
     for distance in doublings(size):
         yield [Send((rank + distance) % size, token), Recv((rank - distance) % size)]

@@ -39,7 +39,7 @@ class Calibration:
     tuned_at: float = 0.0
 
     def to_numbers(self) -> list[float]:
-        """As numbers that are not negative, for a message."""
+        """The figures as numbers of 0 or more, for a message."""
         return [self.tuned_at, *astuple(self.network)]
 
     @classmethod
@@ -68,7 +68,7 @@ class Fingerprint:
 
     @classmethod
     def here(cls, driver: str, size: int, hosts: int, address: str, instructions: str) -> Fingerprint:
-        """Of a job whose rank 0 is this process."""
+        """The fingerprint of a job whose rank 0 is this process."""
         release = ".".join(version("sparsewire").split(".")[:2])
         return cls(driver, size, hosts, address, instructions, _processor(), os.cpu_count() or 1, release)
 
@@ -105,7 +105,7 @@ def load(fingerprint: Fingerprint) -> Calibration:
 
 
 def save(fingerprint: Fingerprint, calibration: Calibration) -> Path:
-    """Put the figures beside those of other fingerprints; readers see the old file or the new one."""
+    """Store the figures beside those of other fingerprints.  Readers see the old file or the new one."""
     entry = {
         "facts": fingerprint.public,
         "tuned_at": calibration.tuned_at,
@@ -146,7 +146,7 @@ def _understood(entry: dict[str, Any]) -> Calibration:
 
 
 def host_number() -> int:
-    """The same for all processes of a host, and another one elsewhere; a network namespace is a host."""
+    """A number that all processes of a host share, and no other host has; a network namespace is a host."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         namespace = os.readlink("/proc/self/ns/net")
@@ -167,8 +167,8 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-# By driver, and whether there are several hosts: an ordinary x86 server.  In Python a call takes
-# tens of microseconds, and so does each of its messages.
+# The figures of an ordinary x86 server, by driver and by whether there are several hosts.  In Python a call
+# takes tens of microseconds, and so does each of its messages.
 _CPU = {"seconds_per_entry": 3e-9, "seconds_per_value": 0.3e-9, "seconds_per_index": 1.2e-9}
 ASSUMED = {
     ("tcp", False): CostFigures(

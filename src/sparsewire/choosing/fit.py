@@ -1,10 +1,10 @@
-"""The network whose predictions come closest to measured times.
+"""The figures whose predictions come closest to measured times.
 
 Least squares of log(predicted / measured) by Levenberg and Marquardt's method, over the logarithms of the
-figures, because cost functions are not linear in them and a factor of two is as bad upwards as downwards.
-The longer an algorithm takes, compared to the best one of its problem, the less it counts: nobody will choose
-it, and if it was only disturbed, it should not count either.  What all algorithms have in common in a problem
-counts a fifth: a choice depends on the differences.
+figures: cost functions are not linear in them, and a factor of two is as bad upwards as downwards.  The
+longer an algorithm takes, compared with the fastest for its problem, the less it counts: nobody will choose
+it, or the measurement was disturbed.  An error that all algorithms share in a problem counts a fifth, because
+a choice depends on the differences.
 
 Described in: Marquardt, SIAM J. Appl. Math. 1963.
 """
@@ -25,13 +25,13 @@ __all__ = ["Sample", "fit", "predicted_over_measured"]
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 
-SLOWNESS_EXPONENT = 3  # the weight of a time falls with this power of it
-COMMON = 0.2  # weight of a problem's mean
-PRIOR_WEIGHT = 1e-5  # pulls towards the start what the samples do not determine
+SLOWNESS_EXPONENT = 3  # the weight of a sample falls with this power of its time
+COMMON_WEIGHT = 0.2  # of the error that all algorithms share in a problem
+PRIOR_WEIGHT = 1e-5  # of the distance to the start: it decides what the samples do not determine
 ITERATIONS = 60
-SMALLEST_GAIN = 1e-4  # of the loss, for which another iteration is worth while
+SMALLEST_GAIN = 1e-4  # the share of the loss that an iteration must gain, or the search ends
 STEP = 1e-6  # of the numerical derivatives, in logarithms
-# No figure of any machine is outside these; what the samples do not determine must not run away.
+# No machine has figures outside these; they bound what the samples do not determine.
 SMALLEST = CostFigures(1e-9, 1e5, 1e-9, 1e-13, 1e-13, 0.0, 1e-9, 1e-13)
 LARGEST = CostFigures(1.0, 1e13, 1.0, 1e-5, 1e-5, 1.0, 1.0, 1e-5)
 _IS_SHARE = np.array([field.name == "overlap" for field in fields(CostFigures)])
@@ -46,7 +46,7 @@ class Sample(NamedTuple):
 
 
 def fit(samples: Sequence[Sample], starts: Sequence[CostFigures]) -> CostFigures:
-    """The best network found from any of the starting points."""
+    """The best figures found from any of the starting points."""
     problems = [_Problem(samples, _to_point(start)) for start in starts]
     found = [(problem, problem.descend()) for problem in problems]
     return _to_network(min(found, key=lambda pair: pair[0].loss(pair[1]))[1])
@@ -94,7 +94,7 @@ class _Problem:
     def _residuals(self, point: Vector) -> Vector:
         errors = np.log(predicted_over_measured(_to_network(point), self._samples))
         means = np.bincount(self._group, self._weights * errors) / np.bincount(self._group, self._weights)
-        residuals: Vector = errors - (1 - COMMON) * means[self._group]
+        residuals: Vector = errors - (1 - COMMON_WEIGHT) * means[self._group]
         return residuals
 
     def _slopes(self, point: Vector) -> Vector:

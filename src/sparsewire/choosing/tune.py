@@ -29,11 +29,11 @@ from sparsewire.vector import SparseVector
 
 __all__ = ["measure", "report", "run_tune", "tune"]
 
-# Hears what is going on, and how many of how many problems are done.
+# (what is done at the moment, problems done, problems in all): reports progress.
 Tell: TypeAlias = Callable[[str, int, int], None]
 
-# (length, density): what is small shows latency and overhead, what is large bandwidth and computing.  The
-# slowest come last, so that they are what a slow network leaves out.
+# (length, density): small ones show latency and overhead, large ones bandwidth and computing.  The slowest
+# come last, because a slow network may not get that far.
 PROBLEMS = [
     *[(1 << 12, density) for density in (0.001, 0.1, 0.5)],
     *[(1 << 16, density) for density in (0.001, 0.01, 0.1, 0.5)],
@@ -45,9 +45,9 @@ PROBLEMS = [
 BUDGET_S = 20.0
 MOST_TURNS = 20
 FEWEST_TURNS = 3
-# Fits begin at a network that hides computing and at a machine that does not.
+# Fits begin at figures that hide computing behind transfers and at figures that do not.
 STARTS = [ASSUMED["tcp", True], ASSUMED["mpi", False]]
-CODED = 1 << 15  # indices, to measure what coding costs
+CODED = 1 << 15  # how many indices are coded to measure the time
 HOPELESS = 4.0  # an algorithm that takes so many times the fastest's time is not measured again
 
 
@@ -108,7 +108,7 @@ def report(network: CostFigures, samples: Sequence[Sample]) -> str:
 def measure(comm: Tunable, budget_s: float, tell: Tell) -> list[Sample]:
     """Every algorithm's time for the problems that fit into the budget, the same on every rank.
 
-    Indices are sent as they are meanwhile: whether coding them pays follows from what is measured here.
+    Indices are not coded meanwhile: whether coding pays follows from what is measured here.
     """
     if comm.size == 1:
         raise InputError("tuning measures messages between ranks, and this group has one rank")
@@ -132,7 +132,7 @@ def _measure(comm: Tunable, budget_s: float, tell: Tell) -> list[Sample]:
         seconds = _take_turns(comm, vector, budget_s / len(PROBLEMS))
         samples += [Sample(name, shape, s) for name, s in seconds.items()]
         now = time.monotonic()
-        if _largest(comm, [now + (now - began) - end])[0] > 0:  # another one like this would not fit
+        if _largest(comm, [now + (now - began) - end])[0] > 0:  # another problem like this would not fit
             break
     return samples
 
@@ -158,12 +158,12 @@ def _turn(comm: Tunable, vector: SparseVector, name: str) -> float:
 
 
 def _largest(comm: Tunable, mine: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The slowest rank's times."""
+    """The times of the slowest rank, on every rank."""
     return np.max(comm.allgather(np.asarray(mine, np.float64)), axis=0)  # type: ignore[no-any-return]
 
 
 def _coding_seconds() -> float:
-    """For each index of a support of ordinary density: to code it, and to decode it again."""
+    """Seconds to code and decode one index, of a support of ordinary density."""
     span = 100 * CODED
     indices = _random_vector(0, Shape(1, span, CODED)).indices
     assert indices is not None

@@ -289,6 +289,7 @@ class Communicator:
             kind.itemsize,
             precision=precision_of(precision, kind, "sum"),
             index_price=self.network.index_price,
+            aggregators=self.aggregators,
         )
         print(explain.render(self._calibration, shape))
 

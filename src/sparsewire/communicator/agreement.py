@@ -1,4 +1,4 @@
-"""What every rank says, for what is too small and too mixed to be a vector."""
+"""Agreement of all ranks on facts that are too small and too mixed to be a vector."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gather(comm: Communicator, said: Any) -> list[Any]:
 
 
 def check_alike(everybody: Sequence[dict[str, Any]]) -> None:
-    """Raise, with the same words on every rank, if a rank said something else than rank 0."""
+    """Raise the same error on every rank if a rank said something else than rank 0."""
     first = everybody[0]
     for rank, said in enumerate(everybody):
         for name in first | said:
@@ -42,7 +42,7 @@ def check_alike(everybody: Sequence[dict[str, Any]]) -> None:
 
 @contextmanager
 def refused_by_all(comm: Communicator | None) -> Iterator[None]:
-    """What goes wrong inside on one rank is raised on all, where they next meet."""
+    """An error inside on one rank is raised on all ranks, in their next collective."""
     try:
         yield
     except Exception as error:

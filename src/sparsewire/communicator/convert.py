@@ -142,7 +142,7 @@ def _from_torch_coo(x: Any) -> tuple[SparseVector, Restore]:
     coalesced = x.detach().coalesce()
     sparse_shape, row_shape = x.shape[: x.sparse_dim()], x.shape[x.sparse_dim() :]
     row = math.prod(row_shape)
-    # Not by numpy's ravel_multi_index, which wants a dimension: a tensor may have none that is sparse.
+    # numpy's ravel_multi_index needs at least one dimension, and a tensor may have no sparse one.
     extents = np.array(sparse_shape, np.int64)[:, None]
     strides = np.array([math.prod(sparse_shape[d:]) for d in range(1, len(extents) + 1)], np.int64)[:, None]
     rows = (coalesced.indices().cpu().numpy() * strides).sum(axis=0)
@@ -164,7 +164,7 @@ def _from_torch_coo(x: Any) -> tuple[SparseVector, Restore]:
 
 
 def _rows(vector: SparseVector, row: int) -> tuple[Array, Array]:
-    """The rows of so many positions that have an entry, and their values."""
+    """The numbers of the rows (of ``row`` positions) that have an entry, and the values of these rows."""
     entries = vector.as_sparse()
     assert entries.indices is not None
     indices, values = entries.indices, entries.values
@@ -194,7 +194,7 @@ def tensor_to_numpy(tensor: Any) -> Array:
     import torch
 
     tensor = tensor.cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:  # numpy has no such type: the same 16 bits under another name
+    if tensor.dtype == torch.bfloat16:  # numpy lacks this type, so the same 16 bits travel as int16
         return np.asarray(tensor.view(torch.int16).numpy()).view(value_dtype("bfloat16"))
     return np.asarray(tensor.numpy())
 

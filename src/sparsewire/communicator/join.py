@@ -97,7 +97,7 @@ def _of_mpiexec(aggregators: int) -> Driver:
 
 
 def launched() -> tuple[str, int]:
-    """The variable that says how many ranks mpiexec or srun started, and how many; 1 if there is none."""
+    """The variable that tells how many ranks mpiexec or srun started, and their number; 1 without one."""
     said = next((name for name in _LAUNCHED if os.environ.get(name, "1") != "1"), None)
     return (said, _integer(said)) if said else ("", 1)
 
@@ -109,7 +109,7 @@ def _mpi(comm: Any, aggregators: int) -> Driver:
 
 
 def _from_torchrun(rank: int, timeout: float) -> tuple[tuple[str, int] | socket.socket, str]:
-    """Where rank 0 listens and the job's secret, by way of the store that torchrun keeps at MASTER_PORT."""
+    """Where rank 0 listens and the job's secret, from the store that torchrun keeps at MASTER_PORT."""
     from torch.distributed import PrefixStore, TCPStore
 
     limit = timedelta(seconds=timeout)

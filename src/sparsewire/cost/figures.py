@@ -15,8 +15,8 @@ from sparsewire.work import NOTHING, Work
 
 __all__ = ["Cost", "CostFigures", "RoundCost"]
 
-# Predictions leave out what coding costs, so it is only done where it saves clearly more.
-CLEARLY = 1.5
+# Predicted times do not contain the time of coding, so indices are coded only where it saves clearly more.
+CODING_MARGIN = 1.5
 
 
 @dataclass(frozen=True)
@@ -29,35 +29,35 @@ class CostFigures:
     latency: float = 50e-6  # seconds from a message's first byte sent to its first byte received
     bandwidth: float = 125e6  # bytes per second
     overhead: float = 0.0  # seconds a rank spends on each message
-    seconds_per_entry: float = 0.0  # of computing, for each entry that goes through a merge
-    seconds_per_value: float = 0.0  # ... for each value that is added, copied or looked at in a row
+    seconds_per_entry: float = 0.0  # to merge one entry
+    seconds_per_value: float = 0.0  # to add, copy or compare one value of a contiguous array
     overlap: float = 1.0  # share of computing that can hide behind transfers; 0 if the CPU moves the bytes
-    startup: float = 0.0  # seconds of every call, whatever it does; cost functions compare without it
-    seconds_per_index: float = 0.0  # ... for each index that is coded at one end and decoded at the other
+    startup: float = 0.0  # seconds of every call, whatever it does; cost functions leave it out
+    seconds_per_index: float = 0.0  # to code one index at one end and decode it at the other
 
     def seconds(self, messages: int, nbytes: float) -> float:
-        """How long a NIC is busy with so many messages of so many bytes together."""
+        """Seconds for which a NIC is busy with so many messages that have so many bytes in all."""
         return messages * self.overhead + nbytes / self.bandwidth
 
     @property
     def index_price(self) -> float:
-        """How many bytes an index has to be coded to fewer, so that coding it is worth its time."""
-        return CLEARLY * self.seconds_per_index * self.bandwidth
+        """Bytes that coding one index must save to pay for its time."""
+        return CODING_MARGIN * self.seconds_per_index * self.bandwidth
 
     def computing(self, work: Work) -> float:
         return work.entries * self.seconds_per_entry + work.values * self.seconds_per_value
 
     def pipelined(self, transfer: float, computing: float, segments: int) -> float:
-        """Seconds of a transfer in segments, each of which is computed on while the next one comes."""
+        """Seconds of a transfer in segments, if each is computed on while the next one arrives."""
         shorter = min(transfer, computing)
         return max(transfer, computing) + shorter / segments + self.exposed(shorter, segments)
 
     def exposed(self, shorter: float, segments: int) -> float:
-        """Seconds, of the shorter of transfer and computing, that could hide behind the longer and do not."""
+        """Seconds of the shorter of transfer and computing that could overlap with the longer and do not."""
         return (1 - self.overlap) * (shorter - shorter / segments)
 
     def cost(self, rounds: Sequence[RoundCost], before: Work = NOTHING) -> Cost:
-        """What rounds cost, one after the other, and what is computed before the first."""
+        """The cost of rounds one after the other, with the work ``before`` the first."""
         return Cost(
             seconds=self.computing(before) + sum(map(self._round_seconds, rounds)),
             rounds=len(rounds),
