@@ -12,8 +12,7 @@ import pytest
 from sparsewire import work
 from sparsewire.algorithms import ALGORITHMS, allgather_sum, dense_ring, hybrid
 from sparsewire.coding import frame as wire
-from sparsewire.cost import CostFigures, Shape
-from sparsewire.cost import figures as model
+from sparsewire.cost import HEADER_BYTES, CostFigures, Shape
 from sparsewire.drivers import simulator
 from sparsewire.reduction import SUM, concat
 from sparsewire.steps import Recv, Send
@@ -206,7 +205,7 @@ def test_simulator_carries_the_data(name, size, shape):
 
 
 def test_model_and_wire_agree_on_the_header():
-    assert model.HEADER_BYTES == wire.HEADER_BYTES == wire.size(SparseVector.empty(0))
+    assert HEADER_BYTES == wire.HEADER_BYTES == wire.size(SparseVector.empty(0))
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 1001])

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from sparsewire.algorithms import Context
 from sparsewire.algorithms.patterns import allgather
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
@@ -78,7 +79,7 @@ def test_reduce_and_reduce_scatter_take_an_operation(size, op):
     expected = dense_sum(inputs, op.name)
     scripts = [reduce(rank, size, vector, 0, op) for rank, vector in enumerate(inputs)]
     assert np.array_equal(dense(local.run(scripts)[0][0]), expected)
-    pieces, _ = run_local(partial(split_reduce, op=op), inputs)
+    pieces, _ = run_local(partial(split_reduce, context=Context(op)), inputs)
     assert np.array_equal(dense(concat(pieces)), expected)
 
 
