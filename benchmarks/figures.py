@@ -4,6 +4,8 @@ import json
 import statistics
 from pathlib import Path
 
+from sparsewire.bench.step.rows import ENOUGH_SELECTED
+
 HERE = Path(__file__).parent
 PAGES = {
     "README.md": "benchmarks/",
@@ -245,8 +247,15 @@ def _time_and_gain(row):
 
 
 def _step(name, title):
-    """Medians of whole steps and of their phases, against the dense one of the same run."""
-    rows = sorted(_rows(name), key=lambda row: row["seconds_median"])
+    """Medians of whole steps and of their phases, against the dense one of the same run.
+
+    Rows that select less than half of k are at the end, marked and not compared.
+    """
+
+    def selects_enough(row):
+        return not row["k"] or statistics.median(row["selected"]) >= ENOUGH_SELECTED * row["k"]
+
+    rows = sorted(_rows(name), key=lambda row: (not selects_enough(row), row["seconds_median"]))
     dense = next(row["method"] for row in rows if row["kind"] == "dense")
     speedup = f"speedup_vs_{dense.replace('-', '_')}"
     head = [f"{title} ([data](benchmarks/{name}))", "median", "select", "exchange", "apply"]
@@ -259,7 +268,9 @@ def _step(name, title):
             entries = statistics.median(row["selected"]) / row["k"]
             sizes = [f"{entries:.2f}", f"{row['bytes_received_over_4k']:.2f}"]
         title = f"`{row['method']}`" + (", all found anew" if row["kind"] == "renewal" else "")
-        lines.append([title, *numbers, _times(row[speedup]), *sizes])
+        title += "" if selects_enough(row) else " (sends too little)"
+        factor = _times(row[speedup]) if selects_enough(row) else ""
+        lines.append([title, *numbers, factor, *sizes])
     return _lines(lines)
 
 

@@ -21,7 +21,6 @@ import pytest
 from rich.console import Console
 
 from sparsewire.commands import linear_fit
-from sparsewire.commands.app import main
 from sparsewire.launch.local import Outcome
 from sparsewire.linear import LogisticRegression, Ridge, load_model, save_model
 from sparsewire.linear import fit_rank as job
@@ -56,22 +55,6 @@ def write(tmp_path):
         return str(path)
 
     return write
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """``sparsewire`` with these words in this process: exit code, and what it wrote on both streams."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["sparsewire", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, *capsys.readouterr()
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def plan_of(train, **more):
@@ -154,7 +137,7 @@ def test_fit_has_a_line_for_every_pass_and_notes_what_the_model_cannot_know(fit)
 def test_fit_writes_passes_and_the_command_as_json(fit):
     folder, _ = fit
     saved = json.loads((folder / "m.json").read_text())
-    words = "sparsewire linear fit train.svm --test test.svm --epochs 4 --ranks 3 --model m.npz --batch 5 "
+    words = "sparsewire linear fit train.svm --test test.svm --epochs 4 -n 3 --model m.npz --batch 5 "
     assert saved["command"] == words + "--average --one-based"
     assert [row["epoch"] for row in saved["rows"]] == [1, 2, 3, 4]
     losses = [row["loss"] for row in saved["rows"]]
