@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassif
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC
 
-from sparsewire.bench import report
+from sparsewire.bench.harness.json_file import write_json
 from sparsewire.linear import load_libsvm
 
 
@@ -53,7 +53,7 @@ def main():
         found.append({"model": name, "strength": strength, "test_accuracy": accuracy, "seconds": seconds})
     command = ["python", "benchmarks/accuracy.py", given.train.name, given.test.name]
     command += ["--positive", given.positive] if given.positive else []
-    report.write_json(given.json, command, found)
+    write_json(given.json, command, found)
 
 
 if __name__ == "__main__":

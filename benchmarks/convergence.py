@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import sparsewire as sw
-from sparsewire.bench.report import write_json
+from sparsewire.bench.harness.json_file import write_json
 from sparsewire.launch.job import run_job
 
 RANKS = 4

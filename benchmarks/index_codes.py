@@ -10,8 +10,8 @@ written behind it (patched; the number of bits is the best one for the block, an
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.bench.cases import Case, make_input
 from sparsewire.bench.coding import bits_at_the_limit
+from sparsewire.bench.harness.problem import Case, make_input
 
 LENGTH = 1 << 24
 BLOCK = 128

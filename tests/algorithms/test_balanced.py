@@ -8,7 +8,7 @@ from hypothesis import given
 
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.algorithms.balanced import balanced_ranges, report
-from sparsewire.bench.cases import Case, make_input
+from sparsewire.bench.harness.problem import Case, make_input
 from sparsewire.cost import CostFigures
 from sparsewire.drivers import simulator
 from sparsewire.vector import SparseVector

@@ -8,6 +8,7 @@ import platform
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +16,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sparsewire import ALGORITHMS
-from sparsewire.bench import progress as progress_module
-from sparsewire.bench import report, session, simulate
-from sparsewire.bench.cases import Case
-from sparsewire.bench.demo import bar, run_demo
+from sparsewire.bench import allreduce, kernels, simulate
+from sparsewire.bench.allreduce.rank import AllreducePlan
+from sparsewire.bench.harness import progress as progress_module
+from sparsewire.bench.harness import session
+from sparsewire.bench.harness.benchmark import Result
+from sparsewire.bench.harness.contenders import Configuration
+from sparsewire.bench.harness.problem import Case
+from sparsewire.bench.harness.table import show
 from sparsewire.bench.memory import peak_growth
-from sparsewire.bench.worker import Plan
-from sparsewire.commands.app import app
+from sparsewire.commands import app
+from sparsewire.commands.demo import bar, run_demo
+from sparsewire.cost import CostFigures
 from sparsewire.errors import InputError
 
 FIELDS = {
@@ -85,7 +91,9 @@ def test_allreduce_with_mpi_and_its_peers(cli, tmp_path):
 
 @pytest.mark.parametrize("driver", ["tcp", "mpi"])
 def test_records_of_every_rank_and_every_case_arrive(driver):
-    plan = Plan((Case(3, 500, 0.1), Case(3, 64, 0.5)), ("split_allgather",), iterations=2, timeout_s=20.0)
+    plan = AllreducePlan(
+        (Case(3, 500, 0.1), Case(3, 64, 0.5)), ("split_allgather",), iterations=2, timeout_s=20.0
+    )
     found = []
     events = session.run_ranks(plan, driver, None, on_found=found.append)
     assert found == events
@@ -146,8 +154,8 @@ def test_a_wrong_result_is_counted_and_ends_with_1(tmp_path, monkeypatch):
     def sum_with_an_error(case):
         return np.where(np.arange(case.length) == 7, -1, right(case)).astype(case.dtype)
 
-    right = session.exact_sum
-    monkeypatch.setattr(session, "exact_sum", sum_with_an_error)
+    right = allreduce.exact_sum
+    monkeypatch.setattr(allreduce, "exact_sum", sum_with_an_error)
     path = tmp_path / "rows.json"
     words = ["-n", "3", "--size", "100", "--driver", "local", "--iterations", "1", "--json", str(path)]
     done = CliRunner().invoke(app, ["bench", "allreduce", *words])
@@ -172,12 +180,11 @@ def test_a_wrong_result_is_counted_and_ends_with_1(tmp_path, monkeypatch):
         (["--dtype", "complex64"], "complex64"),
     ],
 )
-def test_bad_flags_get_one_line_and_exit_code_2(cli, words, message):
-    done = cli("bench", "allreduce", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
+def test_bad_flags_get_one_line_and_exit_code_2(command, words, message):
+    code, out, errors = command("bench", "allreduce", *words)
+    assert (code, out) == (2, "")
+    assert message in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_a_missing_torch_is_a_stated_reason_not_an_error(monkeypatch, tmp_path):
@@ -208,14 +215,14 @@ def test_a_missing_torch_is_a_stated_reason_not_an_error(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("driver", "who"), [("tcp", "rank [01]"), ("mpi", "mpiexec")])
 def test_a_failing_rank_ends_the_benchmark_with_its_last_words(driver, who):
-    plan = Plan((Case(2, 100, 0.1),), ("no_such_algorithm",), timeout_s=20.0)
+    plan = AllreducePlan((Case(2, 100, 0.1),), ("no_such_algorithm",), timeout_s=20.0)
     with pytest.raises(session.BenchmarkError, match=rf"(?s){who} ended with exit code.*no_such_algorithm"):
         session.run_ranks(plan, driver, None)
 
 
 def test_memory_is_measured_for_every_sparse_algorithm(cli, tmp_path):
     path = tmp_path / "memory.json"
-    done = cli("bench", "memory", "-n", 2, "--size", "1M", "--density", 0.01, "--json", path)
+    done = cli("bench", "memory", "-n", 2, "--size", "64k", "--density", 0.01, "--json", path)
     assert done.returncode == 0, done.stderr
     _, rows = read(path)
     assert set(rows) == {name for name in ALGORITHMS if not ALGORITHMS[name].dense} | {"auto"}
@@ -225,10 +232,10 @@ def test_memory_is_measured_for_every_sparse_algorithm(cli, tmp_path):
         assert row["wrong"] == 0
 
 
-def test_memory_of_dense_algorithms_is_refused(cli):
-    done = cli("bench", "memory", "--algorithms", "dense_ring")
-    assert done.returncode == 2
-    assert "no sparse algorithm" in done.stderr
+def test_memory_of_dense_algorithms_is_refused(command):
+    code, _, errors = command("bench", "memory", "--algorithms", "dense_ring")
+    assert code == 2
+    assert "no sparse algorithm" in errors
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -244,7 +251,7 @@ def test_peak_growth_sees_memory_that_is_freed_before_the_end():
 def test_demo_compares_and_concludes():
     out = io.StringIO()
     console = Console(file=out, width=120)
-    assert run_demo(console, length=1 << 14, budget_s=0.2) == 0
+    assert run_demo(console, length=1 << 14, budget_s=0.1) == 0
     text = out.getvalue()
     assert "1.0% non-zeros" in text
     assert "0.1% non-zeros" in text
@@ -271,15 +278,36 @@ def test_simulation_carries_real_sums_and_agrees_with_the_formulas(tmp_path):
         assert row["seconds_median"] == pytest.approx(report["model_seconds"][name], rel=0.1)
 
 
+@pytest.mark.parametrize("ranks", [4, 5, 6, 8, 16])
+def test_recursive_doubling_wins_on_small_data_as_sparcml_found(ranks):
+    """Of few entries, the number of messages decides; the formulas say the same as the simulation."""
+    options = simulate.SimulateOptions(ranks=ranks, size="64k", density="0.0005")
+    [result] = simulate.run(options, lambda *_: None)
+    seconds = {row.algorithm: row.seconds_median for row in result.rows}
+    for others in ("split_allgather", "dense_ring", "dense_halving_doubling"):
+        assert seconds["recursive_doubling"] < seconds[others]
+    for name, predicted in result.more["model_seconds"].items():
+        assert predicted == pytest.approx(seconds[name], rel=0.1)
+
+
+def test_what_a_message_costs_can_be_said():
+    options = simulate.SimulateOptions(ranks=8, size="64k", density="0.0005", algorithms="allgather_sum")
+    [[free], [charged]] = (
+        simulate.run(replace(options, overhead=overhead), lambda *_: None)[0].rows
+        for overhead in ("0", "60us")
+    )
+    assert charged.seconds_median - free.seconds_median == pytest.approx(7 * 60e-6, rel=0.01)
+
+
 def test_simulation_of_a_smaller_problem_predicts_the_larger_one(monkeypatch):
     case = Case(8, 1 << 20, 0.05)
-    arguments = (case, list(ALGORITHMS), 50e-6, 10**9, "1gbit", lambda *_: None)
-    full = simulate.run_simulation(*arguments)
+    figures = CostFigures(50e-6, 125e6, 60e-6, simulate.SECONDS_PER_ENTRY, simulate.SECONDS_PER_VALUE)
+    arguments = (case, list(map(Configuration, ALGORITHMS)), figures, "1gbit", lambda *_: None)
+    assert simulate.scale_of(case) == 1
+    at_full_size = {row.algorithm: row for row in simulate.simulate(*arguments)}
     monkeypatch.setattr(simulate, "ROOM_BYTES", 1 << 22)
-    small = simulate.run_simulation(*arguments)
-    assert (full.scale, small.scale) == (1, 8)
-    at_full_size = {row.algorithm: row for row in full.rows}
-    for row in small.rows:
+    assert simulate.scale_of(case) == 8
+    for row in simulate.simulate(*arguments):
         twin = at_full_size[row.algorithm]
         assert row.seconds_median == pytest.approx(twin.seconds_median, rel=0.05)
         assert row.bytes_sent_max == pytest.approx(twin.bytes_sent_max, rel=0.05)
@@ -304,7 +332,7 @@ def test_kernels_are_listed_with_their_bars():
         {**fast, "name": "b", "entries_per_second": 9e7, "bar": 1.5e8, "ok": False},
     ]
     console = Console(file=io.StringIO(), width=200)
-    report.print_kernels(console, rows)
+    show(console, kernels.BENCHMARK, Result(rows))
     printed = console.file.getvalue()
     for text in ("0.80 x torch.add", "<= 1.3", "90 M entries/s", ">= 150 M", "yes", "no"):
         assert text in printed
@@ -353,17 +381,19 @@ def test_doctor_says_how_to_get_mpi(monkeypatch):
 
 
 def test_help_does_not_load_what_only_commands_need(cli):
-    for words in (["--help"], ["bench", "--help"], ["run", "--help"]):
-        assert cli(*words).returncode == 0
-    loaded = "import sys, sparsewire.cli; print([m for m in sys.modules if m in {'torch', 'scipy'}])"
-    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "[]\n"
+    assert cli("--help").returncode == 0
+    load_all = (
+        "import sys, sparsewire.commands; from sparsewire.bench import BENCHMARKS, load_benchmark; "
+        "list(map(load_benchmark, BENCHMARKS)); print([m for m in sys.modules if m in {'torch', 'scipy'}])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", load_all], text=True) == "[]\n"
 
 
 def test_progress_is_silent_for_two_seconds_and_then_speaks_now_and_then(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
-    with progress_module.progress("work") as tell:
+    with progress_module.progress("work") as on_progress:
         for seconds in (0.0, 1.9, 2.1, 3.0, 8.0):
             now[0] = 100.0 + seconds
-            tell("measuring", 1, 9)
+            on_progress("measuring", 1, 9)
     assert capsys.readouterr().err == "work: measuring, 1 of 9\n" * 2

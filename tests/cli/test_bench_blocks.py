@@ -11,15 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsewire.algorithms.omnireduce import OmniReduce
-from sparsewire.bench.cases import Case, exact_sum, make_input, touched_blocks, trace_case
-from sparsewire.bench.contenders import choose_algorithms, choose_peers, entrants
-from sparsewire.bench.plot import plot_allreduce
-from sparsewire.bench.rows import make_rows
+from sparsewire.bench import allreduce
+from sparsewire.bench.allreduce.rows import make_rows
+from sparsewire.bench.allreduce.touched import Touched
+from sparsewire.bench.harness.contenders import choose_algorithms, configurations
+from sparsewire.bench.harness.peers import choose_peers
+from sparsewire.bench.harness.problem import Case, exact_sum, make_input, touched_blocks, trace_case
+from sparsewire.bench.harness.trace_file import read_trace, write_trace
+from sparsewire.bench.harness.variants import as_called, as_given, script_options
 from sparsewire.bench.simulate import scale_of
-from sparsewire.bench.touched import Touched
-from sparsewire.bench.trace import read_trace, record_trace, write_trace
-from sparsewire.bench.variants import as_called, as_given, script_options
-from sparsewire.commands.app import app
+from sparsewire.bench.trace import record_trace
+from sparsewire.commands import app
 from sparsewire.errors import InputError
 
 # Twelve words: x is the most frequent, y and z come twice each, y first, and w once.
@@ -273,7 +275,7 @@ def test_peers_can_be_chosen():
 
 
 def test_dedicated_aggregators_always_code():
-    runs, skipped = entrants(["omnireduce-dedicated", "dense_ring"], ["exact", "coo"])
+    runs, skipped = configurations(["omnireduce-dedicated", "dense_ring"], ["exact", "coo"])
     assert [str(run) for run in runs] == ["omnireduce-dedicated", "dense_ring", "dense_ring coo"]
     assert set(skipped) == {"omnireduce-dedicated coo"}
 
@@ -366,7 +368,7 @@ def test_picture_of_a_sweep(tmp_path, trace):
     pytest.importorskip("matplotlib")
     case = trace_case(2, "float32", f"trace:{trace}", seed=1)
     rows = make_rows(case, [of_rank(1), of_rank(2)], nnz_out=6, driver="tcp", bits_per_second=8)
-    plot_allreduce(rows, tmp_path / "sweep.png")
+    allreduce.plot(rows, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsewire.bench.bounds import Bounds
-from sparsewire.bench.cases import DISTRIBUTIONS, Case, count_wrong, exact_sum, make_input, parse_size
-from sparsewire.bench.contenders import Alone
-from sparsewire.bench.rows import best, make_overlap_rows, make_rows, times_longer_alone
-from sparsewire.bench.timing import Moved, drop_slow, iteration_counts, measure, takes_part
+from sparsewire.bench import overlap
+from sparsewire.bench.allreduce.rows import best, make_rows
+from sparsewire.bench.harness.bounds import Bounds
+from sparsewire.bench.harness.clock import Moved, drop_slow, iteration_counts, measure, takes_part
+from sparsewire.bench.harness.contenders import SingleProcess
+from sparsewire.bench.harness.problem import (
+    DISTRIBUTIONS,
+    Case,
+    count_wrong,
+    exact_sum,
+    make_input,
+    parse_size,
+)
+from sparsewire.bench.overlap import times_longer_alone
 from sparsewire.errors import InputError
 
 DENSITIES = [0.001, 0.05, 0.2]  # 0.2 is drawn in another way than sparser ones
@@ -235,7 +244,7 @@ def test_contenders_take_turns_behind_barriers_and_are_checked():
         FakeRanks(turns),
         right,
         budget_s=1.0,
-        tell=lambda done, total: told.append((done, total)),
+        on_progress=lambda done, total: told.append((done, total)),
     )
     turn = {name: [f"prepare {name}", "barrier", f"run {name}"] for name in "ab"}
     assert len(turns) == 5 * 6  # two rounds to warm up, then as many as rank 0 said
@@ -251,7 +260,7 @@ def test_the_order_of_turns_changes_and_is_the_same_on_every_rank():
     def order() -> list[str]:
         turns: list[str] = []
         contenders = [Fake(name, turns, np.ones(1)) for name in "abc"]
-        measure(contenders, Alone(), np.ones(1), budget_s=1.0, iterations=20)
+        measure(contenders, SingleProcess(), np.ones(1), budget_s=1.0, iterations=20)
         return [turn[4:] for turn in turns if turn.startswith("run")][6:]
 
     rounds = [tuple(order()[first : first + 3]) for first in range(0, 60, 3)]
@@ -283,7 +292,7 @@ def test_rounded_results_are_held_to_their_bound_and_fingerprinted():
         Fake("a", [], near, "qsgd8"),
     ]
     bounds = {"exact": None, "float16": np.array([0.5, 0.5, 0.5]), "qsgd8": np.array([1.0, 0.25, 1.0])}
-    records = measure(contenders, Alone(), right, budget_s=1.0, iterations=1, bound=bounds.get)
+    records = measure(contenders, SingleProcess(), right, budget_s=1.0, iterations=1, bound=bounds.get)
     assert [(record.precision, record.wrong) for record in records] == [
         ("exact", 1),
         ("float16", 0),
@@ -400,7 +409,7 @@ def test_overlap_is_judged_against_the_longer_of_the_two():
     rank_1 = [record("communication", [1.0, 2.5, 3.0]), record("computing", [3.0] * 3)]
     rank_0.append(record("together", [5.0, 4.0, 5.0]))
     rank_1.append(record("together", [5.0, 5.0, 4.0], wrong=1))
-    rows = make_overlap_rows(Case(2, 1000, 0.1), [rank_0, rank_1], "tcp", "1gbit")
+    rows = overlap.make_rows(Case(2, 1000, 0.1), [rank_0, rank_1], "tcp", "1gbit")
     assert [row.seconds_median for row in rows] == [2.5, 4.0, 5.0]
     assert [row.wrong for row in rows] == [0, 0, 1]
     assert times_longer_alone(rows) == 1.25

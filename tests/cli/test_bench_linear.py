@@ -13,13 +13,26 @@ import sklearn
 from rich.console import Console
 
 import sparsewire as sw
-from sparsewire.bench import linear, linear_alone, linear_spark, report
-from sparsewire.bench.linear import DenseSum, compare, judge, load_problem, measure_memory
-from sparsewire.bench.linear_alone import seconds_per_iteration
-from sparsewire.bench.linear_plan import DATA, AlonePlan, LinearPlan, SparkPlan
-from sparsewire.bench.linear_rows import compared, make_linear_memory_row, make_linear_rows, yardstick
-from sparsewire.bench.linear_session import choose_contenders, run_linear, run_linear_memory
-from sparsewire.bench.plot import plot_linear
+from sparsewire.bench import linear
+from sparsewire.bench.harness.table import show
+from sparsewire.bench.linear import alone, spark
+from sparsewire.bench.linear.alone import seconds_per_iteration
+from sparsewire.bench.linear.plan import DATA, LinearMemoryPlan, LinearPlan, SklearnPlan, SparkPlan
+from sparsewire.bench.linear.rank import (
+    GENERATORS,
+    DenseSum,
+    compare,
+    evaluate,
+    load_problem,
+    measure_memory,
+)
+from sparsewire.bench.linear.rows import (
+    compared,
+    dense_baseline,
+    make_linear_memory_row,
+    make_linear_rows,
+)
+from sparsewire.bench.linear.session import choose_contenders, run_linear, run_linear_memory
 from sparsewire.errors import InputError
 from sparsewire.linear import url_like
 
@@ -53,8 +66,9 @@ def test_every_contender_trains_the_same_model_on_ranks(cli, tmp_path):
     assert set(saved["skipped"]) == {"sklearn-lbfgs", "spark-sgd", "spark-lbfgs"}
     assert saved["packages"]["scikit-learn"] == sklearn.__version__
     assert saved["command"] == (
-        "sparsewire bench linear --rows 400 --features 1000 --ranks 2 --batch 50 --passes 2 --algorithms "
-        "auto,split_allgather --methods exact,topk --density 0.5 --loss hinge --plot linear.png --seed 3"
+        "sparsewire bench linear --data url --rows 400 --features 1000 -n 2 --batch 50 --passes 2 "
+        "--algorithms auto,split_allgather --methods exact,topk --density 0.5 --loss hinge --driver tcp "
+        "--seed 3"
     )
     made, labels = url_like(400, features=1000, seed=3)
     for name, row in rows.items():
@@ -132,7 +146,7 @@ def test_models_are_judged_by_objective_and_accuracy(loss):
         "hinge": np.maximum(0, 1 - margins),
         "squared_hinge": np.maximum(0, 1 - margins) ** 2,
     }
-    found, accuracy = judge(problem, (coef, intercept))
+    found, accuracy = evaluate(problem, (coef, intercept))
     assert found == pytest.approx(values[loss].mean() + 1e-4 / 2 * (coef**2).sum(), rel=1e-6)
     assert accuracy == np.mean(margins > 0)
 
@@ -142,7 +156,7 @@ def test_generated_data_have_the_seed_the_width_and_the_rows_of_the_plan():
     assert problem.rows.shape == (30, 500)
     assert np.linalg.norm(problem.rows.toarray(), axis=1) == pytest.approx(1, rel=1e-6)
     assert load_problem(replace(PLAN, rows=3, features=None)).rows.shape == (3, 3_231_961)
-    assert tuple(linear.GENERATORS) == DATA
+    assert tuple(GENERATORS) == DATA
 
 
 def test_files_have_the_labels_they_have(tmp_path):
@@ -162,7 +176,7 @@ def test_files_of_other_than_two_labels_are_refused(tmp_path, text, labels):
 
 
 def test_memory_is_that_of_rows_and_model_and_of_what_training_takes():
-    plan = replace(PLAN, ranks=1, rows=3000, features=500_000, measure="memory")
+    plan = replace(PLAN, ranks=1, rows=3000, features=500_000)
     with sw.init() as comm:
         found = measure_memory(comm, plan)
     rows, _ = url_like(3000, features=500_000)
@@ -180,15 +194,15 @@ def test_memory_is_that_of_rows_and_model_and_of_what_training_takes():
 def test_scikit_learn_minimises_the_same_objective(name, batch, times):
     plan = replace(PLAN, ranks=1, passes=3)
     problem = load_problem(plan)
-    record = linear_alone.CONTENDERS[name](plan, problem)
+    record = alone.CONTENDERS[name](plan, problem)
     assert (record.contender, record.batch) == (name, batch)
     assert len(record.seconds) == len(record.communicating) == times
     assert all(seconds > 0 for seconds in record.seconds)
     assert sum(record.communicating) == 0
     assert record.accuracy > 0.6
     if name == "sklearn-lbfgs":
-        longer = linear_alone.CONTENDERS[name](replace(plan, passes=30), problem)
-        assert longer.loss < record.loss < judge(problem, problem.zeros())[0] == pytest.approx(math.log(2))
+        longer = alone.CONTENDERS[name](replace(plan, passes=30), problem)
+        assert longer.loss < record.loss < evaluate(problem, problem.zeros())[0] == pytest.approx(math.log(2))
 
 
 def test_a_pass_of_lbfgs_is_one_beyond_the_first():
@@ -200,12 +214,12 @@ def test_a_pass_of_lbfgs_is_one_beyond_the_first():
 def test_spark_needs_pyspark_and_java(monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'sparsewire[spark]'" in linear_spark.reason_to_skip_spark()
+    assert "pip install 'sparsewire[spark]'" in spark.reason_to_skip_spark()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert "there is no Java" in linear_spark.reason_to_skip_spark()
+    assert "there is no Java" in spark.reason_to_skip_spark()
     monkeypatch.setenv("JAVA_HOME", "/somewhere")
-    assert linear_spark.reason_to_skip_spark() is None
+    assert spark.reason_to_skip_spark() is None
 
 
 # ---- the session ----------------------------------------------------------------------------------
@@ -234,26 +248,25 @@ def jobs(monkeypatch):
     """Plans that were run, without ranks."""
     run = []
 
-    def run_ranks(plan, driver, rate, tell=None):
-        run.append((plan, driver, rate))
+    def run_ranks(plan, driver, network, on_step=None):
+        run.append((plan, driver, network))
         of_rank = {"data": FACTS, "shard_bytes": 60, "model_bytes": 40, "peak_bytes": 110}
         of_rank["records"] = [record(name, [1.0] * 3, [0.5] * 3) for name in plan.contenders]
         return [{"found": [of_rank] * plan.ranks}]
 
-    monkeypatch.setattr("sparsewire.bench.linear_session.run_ranks", run_ranks)
-    monkeypatch.setattr("sparsewire.bench.linear_session.reason_to_skip_spark", lambda: None)
+    monkeypatch.setattr("sparsewire.bench.linear.session.run_ranks", run_ranks)
+    monkeypatch.setattr("sparsewire.bench.linear.session.reason_to_skip_spark", lambda: None)
     return run
 
 
 def test_ranks_come_first_and_then_scikit_learn_and_spark(jobs):
-    rows, skipped = run_linear(PLAN, "tcp", "1gbit", peers=True, alone=True, tell=silence)
+    rows, skipped = run_linear(PLAN, "tcp", "1gbit", peers=True, alone=True, on_progress=silence)
     told = [(type(plan), plan.contenders, plan.ranks, plan.batch, *where) for plan, *where in jobs]
     assert told == [
-        (LinearPlan, ("dense", "gloo-dense", "auto"), 2, 50, "tcp", 10**9),
-        (AlonePlan, ("sklearn-sgd", "sklearn-lbfgs"), 1, 100, "tcp", None),
+        (LinearPlan, ("dense", "gloo-dense", "auto"), 2, 50, "tcp", "1gbit"),
+        (SklearnPlan, ("sklearn-sgd", "sklearn-lbfgs"), 1, 100, "tcp", None),
         (SparkPlan, ("spark-sgd", "spark-lbfgs"), 1, 100, "tcp", None),
     ]
-    assert len({plan.worker for plan, *_ in jobs}) == 3
     assert skipped == {}
     assert {row.contender: row.network for row in rows} == dict.fromkeys(jobs[0][0].contenders, "1gbit") | (
         dict.fromkeys(("sklearn-sgd", "sklearn-lbfgs", "spark-sgd", "spark-lbfgs"))
@@ -261,22 +274,24 @@ def test_ranks_come_first_and_then_scikit_learn_and_spark(jobs):
 
 
 def test_what_is_left_out_does_not_run(jobs):
-    run_linear(PLAN, "mpi", None, peers=False, alone=False, tell=silence)
-    [(plan, driver, rate)] = jobs
-    assert (plan.contenders, driver, rate) == (("dense", "auto"), "mpi", None)
+    run_linear(PLAN, "mpi", None, peers=False, alone=False, on_progress=silence)
+    [(plan, driver, network)] = jobs
+    assert (plan.contenders, driver, network) == (("dense", "auto"), "mpi", None)
 
 
 def test_other_losses_are_for_those_that_have_them(jobs):
-    _, skipped = run_linear(replace(PLAN, loss="hinge"), "mpi", None, peers=True, alone=True, tell=silence)
+    _, skipped = run_linear(
+        replace(PLAN, loss="hinge"), "mpi", None, peers=True, alone=True, on_progress=silence
+    )
     assert [plan.contenders for plan, *_ in jobs] == [("dense", "mpi-dense", "auto"), ("sklearn-sgd",)]
     assert set(skipped) == {"sklearn-lbfgs", "spark-sgd", "spark-lbfgs"}
 
 
 def test_memory_is_measured_in_a_job_for_each_contender(jobs):
     rows = run_linear_memory(replace(PLAN, contenders=("auto", "topk"), passes=9), "tcp", silence)
-    assert [(plan.contenders, plan.passes, plan.measure) for plan, *_ in jobs] == [
-        (("auto",), 2, "memory"),
-        (("topk",), 2, "memory"),
+    assert [(plan.contenders, plan.passes, type(plan)) for plan, *_ in jobs] == [
+        (("auto",), 2, LinearMemoryPlan),
+        (("topk",), 2, LinearMemoryPlan),
     ]
     assert [(row.contender, row.ratio) for row in rows] == [("auto", 1.1), ("topk", 1.1)]
 
@@ -296,7 +311,7 @@ def test_memory_is_measured_in_a_job_for_each_contender(jobs):
 )
 def test_an_unusable_plan_starts_no_ranks(jobs, changes, driver, message):
     for run in (
-        lambda plan: run_linear(plan, driver, None, peers=False, alone=False, tell=silence),
+        lambda plan: run_linear(plan, driver, None, peers=False, alone=False, on_progress=silence),
         lambda plan: run_linear_memory(plan, driver, silence),
     ):
         with pytest.raises(InputError, match=message):
@@ -371,12 +386,12 @@ def test_rows_are_compared_with_the_peer_and_with_spark():
     assert rows["sklearn-sgd"].communication_speedup_vs_dense is None
 
 
-def test_without_peers_our_own_dense_sum_is_the_yardstick():
+def test_without_peers_our_own_dense_sum_is_the_dense_baseline():
     rows = [row for row in rows_of_two_ranks(spark=False) if row.contender != "gloo-dense"]
-    assert yardstick(rows).contender == "dense"
+    assert dense_baseline(rows).contender == "dense"
     assert {row.contender: row.speedup_vs_dense for row in compared(rows)}["auto"] == 25.0 / 2.0
     assert {row.speedup_vs_spark for row in compared(rows)} == {None}
-    assert yardstick([row for row in rows if row.contender == "auto"]) is None
+    assert dense_baseline([row for row in rows if row.contender == "auto"]) is None
 
 
 def test_ranks_that_end_with_different_models_are_reported():
@@ -407,7 +422,7 @@ def test_the_conclusion_needs_no_exact_contender():
 
 def printed(rows, skipped=()):
     console = Console(file=io.StringIO(), width=250)
-    report.print_linear(console, rows, dict(skipped))
+    show(console, linear.BENCHMARK, linear.make_result(rows, dict(skipped)))
     return console.file.getvalue()
 
 
@@ -419,7 +434,7 @@ def test_memory_is_reported_at_the_rank_where_the_ratio_is_largest():
     row = make_linear_memory_row(PLAN, found)
     assert (row.contender, row.shard_bytes, row.ratio, row.ranks) == ("auto", 60_000_000, 1.1, 2)
     console = Console(file=io.StringIO(), width=200)
-    report.print_linear_memory(console, [row])
+    show(console, linear.BENCHMARK, linear.make_memory_result([row]))
     said = console.file.getvalue()
     for text in ("auto", "60.00 MB", "40.00 MB", "110.00 MB", "1.100", "after 2 passes"):
         assert text in said
@@ -436,7 +451,7 @@ def test_files_are_named_without_their_folders():
 
 def test_plots_have_a_bar_for_every_contender(tmp_path):
     path = tmp_path / "linear.svg"
-    plot_linear(rows_of_two_ranks(), path)
+    linear.plot(rows_of_two_ranks(), path)
     text = path.read_text()
     for name in ("auto", "gloo-dense", "dense", "topk", "sklearn-sgd", "spark-sgd"):
         assert f"<!-- {name} -->" in text

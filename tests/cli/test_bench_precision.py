@@ -13,19 +13,19 @@ from typer.testing import CliRunner
 
 import sparsewire as sw
 from sparsewire import ALGORITHMS
-from sparsewire.bench import coding, report
-from sparsewire.bench.cases import Case
-from sparsewire.bench.contenders import (
+from sparsewire.bench import allreduce, coding
+from sparsewire.bench.allreduce.frames import measure_frame
+from sparsewire.bench.allreduce.rows import make_rows
+from sparsewire.bench.harness.contenders import (
     LocalAllreduce,
     choose_precisions,
-    entrants,
+    configurations,
     input_vector,
     without_coding,
 )
-from sparsewire.bench.frames import measure_frame
-from sparsewire.bench.plot import plot_coding
-from sparsewire.bench.rows import make_rows
-from sparsewire.commands.app import app
+from sparsewire.bench.harness.problem import Case
+from sparsewire.bench.harness.table import show
+from sparsewire.commands import app
 
 PRECISIONS = ["exact", "coo", "float16", "bfloat16", "qsgd2", "qsgd4", "qsgd8"]
 FIELDS = {
@@ -139,17 +139,17 @@ def test_a_broken_sum_is_counted(tmp_path, monkeypatch, precision):
         (["--precision", "qsgd4", "--algorithms", "dense_ring"], "dense_ring qsgd4 cannot run: it adds up"),
     ],
 )
-@pytest.mark.parametrize("command", [["bench", "allreduce"], ["simulate", "allreduce"]])
-def test_bad_precisions_get_one_line_and_exit_code_2(cli, command, words, message):
-    done = cli(*command, "--size", "1k", "-n", 2, *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize("kind", ["bench", "simulate"])
+def test_bad_precisions_get_one_line_and_exit_code_2(command, kind, words, message):
+    code, _, errors = command(kind, "allreduce", "--size", "1k", "-n", 2, *words)
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_names_are_taken_once_and_in_their_order():
     assert choose_precisions(" qsgd4,exact, qsgd4", "float32") == ["qsgd4", "exact"]
-    runs, skipped = entrants(["dense_ring", "balanced"], ["float16", "coo"])
+    runs, skipped = configurations(["dense_ring", "balanced"], ["float16", "coo"])
     assert [str(run) for run in runs] == ["dense_ring coo", "balanced float16", "balanced coo"]
     assert list(skipped) == ["dense_ring float16"]
 
@@ -270,14 +270,15 @@ def test_an_index_that_does_not_come_back_is_counted(monkeypatch, tmp_path):
 
     right = coding.decode_indices
     monkeypatch.setattr(coding, "decode_indices", damaged)
-    supports, _ = coding.run(1 << 12, densities=[0.25])
-    assert [row.wrong for row in supports] == [1, 1, 1]
+    monkeypatch.setattr(coding, "DENSITIES", [0.25])
+    [result] = coding.run(coding.CodingOptions(size="4k"), lambda *_: None)
+    assert [row.wrong for row in result.rows] == [1, 1, 1]
 
 
-def test_too_short_a_vector_is_refused(cli):
-    done = cli("bench", "coding", "--size", 100)
-    assert done.returncode == 2
-    assert "at least 1,024" in done.stderr
+def test_too_short_a_vector_is_refused(command):
+    code, _, errors = command("bench", "coding", "--size", 100)
+    assert code == 2
+    assert "at least 1,024" in errors
 
 
 def support_row(distribution, density, form="elias_fano"):
@@ -289,7 +290,8 @@ def support_row(distribution, density, form="elias_fano"):
 def test_coding_is_printed_in_millions_and_gigabytes():
     console = Console(file=io.StringIO(), width=200)
     rows = [coding.PrecisionRow("qsgd4", 1 << 20, 0.504, 2e9, 4e9, 1.333e9)]
-    report.print_coding(console, [support_row("uniform", 0.01), support_row("rows", 0.1, "tiles")], rows)
+    supports = [support_row("uniform", 0.01), support_row("rows", 0.1, "tiles")]
+    show(console, coding.BENCHMARK, coding.make_result(supports, rows))
     printed = console.file.getvalue()
     for text in ("isa ", "16,777,216", "elias_fano", "tiles", "8.50", "1.030", "3.8x", "500", "1,000", "333"):
         assert text in printed
@@ -299,7 +301,7 @@ def test_coding_is_printed_in_millions_and_gigabytes():
 
 def test_coding_is_drawn_in_the_format_of_the_suffix(tmp_path):
     rows = [support_row(name, density) for name in coding.SUPPORTS for density in (1e-3, 0.1)]
-    plot_coding(rows, tmp_path / "coding.svg")
+    coding.plot(rows, tmp_path / "coding.svg")
     drawn = (tmp_path / "coding.svg").read_text()
     assert drawn.startswith("<?xml")
 
@@ -311,7 +313,8 @@ def test_precision_columns_are_shown_when_precisions_are_compared():
         record = {"name": "balanced", "seconds": [1.0], "moved": moved, **unknown}
         records = [{**record, "precision": precision} for precision in precisions]
         case, console = Case(1, 1000, 0.1), Console(file=io.StringIO(), width=200)
-        report.print_allreduce(console, case, make_rows(case, [records], nnz_out=9, driver="tcp"), {})
+        rows = make_rows(case, [records], nnz_out=9, driver="tcp")
+        show(console, allreduce.BENCHMARK, allreduce.make_result(case, rows, {}))
         return console.file.getvalue()
 
     assert "precision" not in table("exact")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +13,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import sparsewire as sw
-from sparsewire.bench import report
-from sparsewire.bench.cases import Case
-from sparsewire.bench.plot import plot_step
-from sparsewire.bench.rows import fastest_step, make_step_rows
-from sparsewire.bench.step import RENEWED, WINDOW, Gradients, SparseStep, cold_steps, count_lost
-from sparsewire.bench.timing import WARM_UP_ROUNDS
-from sparsewire.commands.app import app
+from sparsewire.bench import step as step_benchmark
+from sparsewire.bench.harness.clock import WARM_UP_ROUNDS
+from sparsewire.bench.harness.problem import Case
+from sparsewire.bench.harness.table import show
+from sparsewire.bench.step.rank import RENEWED, WINDOW, Gradients, SparseStep, cold_steps, count_lost
+from sparsewire.bench.step.rows import fastest_step, make_step_rows
+from sparsewire.commands import app
 from sparsewire.sync import METHODS
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -49,7 +50,9 @@ def test_every_method_runs_beside_dense_and_loses_nothing(cli, tmp_path, driver)
         assert len(row["selected"]) == (0 if kind == "dense" else steps)
     against = "speedup_vs_gloo_dense" if driver == "tcp" else "speedup_vs_mpi_dense"
     for row in rows.values():
-        assert row[against] == rows[dense, "dense"]["seconds_median"] / row["seconds_median"]
+        is_compared = row["k"] is None or statistics.median(row["selected"]) >= row["k"] / 2
+        factor = rows[dense, "dense"]["seconds_median"] / row["seconds_median"]
+        assert row[against] == (factor if is_compared else None)
     assert picture.read_bytes().startswith(PNG)
     for text in ("8,192", "density 0.05", "Nothing is lost. Fastest of those", f"the speed of {dense}"):
         assert text in done.stdout
@@ -62,11 +65,11 @@ def test_every_method_runs_beside_dense_and_loses_nothing(cli, tmp_path, driver)
         (["--driver", "local"], "known are tcp, mpi"),
     ],
 )
-def test_bad_flags_get_one_line_and_exit_code_2(cli, words, message):
-    done = cli("bench", "step", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_bad_flags_get_one_line_and_exit_code_2(command, words, message):
+    code, _, errors = command("bench", "step", *words)
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_without_torch_there_is_a_reason_instead_of_a_row(monkeypatch, tmp_path):
@@ -231,6 +234,26 @@ def test_rows_have_the_slowest_ranks_times_and_phases():
     assert (sparse.wrong, dense.wrong) == (0, 0)
 
 
+def test_a_row_that_selects_less_than_half_of_k_is_marked_and_not_compared():
+    fast = {"phases": [[0.1, 0.1, 0.1]] * 3, "seconds": [0.3] * 3, "selected": [1, 4, 2]}
+    lazy = record("gaussiank", "steady", [], []) | fast
+    enough = record("topk_allgather", "steady", [], []) | fast | {"selected": [1, 5, 9], "seconds": [0.5] * 3}
+    dense = record("mpi-dense", "dense", [8.0] * 3, [[0.0, 6.0, 2.0]] * 3, None)
+    case = Case(1, 1000, 0.01)
+    rows = make_step_rows(case, [[lazy, dense, enough]], "mpi", None)
+    assert [row.method for row in rows] == ["topk_allgather", "mpi-dense", "gaussiank"]
+    assert [row.speedup_vs_mpi_dense for row in rows] == [16.0, 1.0, None]
+    assert [row.speedup_min_vs_mpi_dense for row in rows] == [16.0, 1.0, None]
+    assert fastest_step(rows) is rows[0]
+    console = Console(file=io.StringIO(), width=200)
+    show(console, step_benchmark.BENCHMARK, step_benchmark.make_result(case, rows, {}))
+    said = console.file.getvalue()
+    assert "* selects less than 0.5 k" in said
+    assert "gaussiank*" in said
+    assert "topk_allgather*" not in said
+    assert "Fastest of those that select enough is topk_allgather" in said
+
+
 def test_who_sends_next_to_nothing_is_not_the_fastest():
     sparse, dense = rows_of_two_ranks()
     lazy = replace(sparse, method="gaussiank", seconds_median=0.1, selected=[1, 2, 1])
@@ -244,7 +267,8 @@ def test_ranks_that_disagree_or_lose_something_are_reported(of_second, wrong):
     rows = rows_of_two_ranks(**of_second)
     assert rows[0].wrong == wrong
     console = Console(file=io.StringIO(), width=200)
-    report.print_step(console, Case(2, 1000, 0.01), rows, {})
+    result = step_benchmark.make_result(Case(2, 1000, 0.01), rows, {})
+    show(console, step_benchmark.BENCHMARK, result)
     assert "Entries lost or invented by gtopk steady" in console.file.getvalue()
 
 
@@ -252,5 +276,5 @@ def test_ranks_that_disagree_or_lose_something_are_reported(of_second, wrong):
 def test_plots_have_room_for_every_bar(tmp_path, times):
     sparse, dense = rows_of_two_ranks()
     path = tmp_path / "step.png"
-    plot_step([sparse, replace(dense, exchange_seconds=times * dense.exchange_seconds)], path)
+    step_benchmark.plot([sparse, replace(dense, exchange_seconds=times * dense.exchange_seconds)], path)
     assert path.read_bytes().startswith(PNG)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sparsewire.bench import report
-from sparsewire.bench.plot import TRAIN_STYLES, plot_train
-from sparsewire.bench.tasks import TASKS, WORD_CLASSES, WORDS, Windows, choose_task
-from sparsewire.bench.train import REFERENCE, TrainPlan
-from sparsewire.bench.train_methods import CONTENDERS, OURS
-from sparsewire.bench.train_rows import FLOOR, WARM_UP_STEPS, make_train_rows
-from sparsewire.bench.train_session import choose_methods, run_train
+from sparsewire.bench import train
+from sparsewire.bench.harness.table import show
+from sparsewire.bench.train import STYLES, choose_methods, run_train
+from sparsewire.bench.train.methods import METHODS, OURS
+from sparsewire.bench.train.rank import REFERENCE, TrainPlan
+from sparsewire.bench.train.rows import FLOOR, WARM_UP_STEPS, make_train_rows
+from sparsewire.bench.train.tasks import TASKS, WORD_CLASSES, WORDS, Windows, choose_task
 from sparsewire.errors import InputError, MissingExtraError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -80,16 +80,16 @@ def silence(what, done, total):
 def test_only_the_first_seed_is_timed_and_has_a_network(monkeypatch):
     jobs = []
 
-    def run_ranks(plan, driver, rate, tell):
-        jobs.append((plan.seed, plan.methods, rate))
+    def run_ranks(plan, driver, network, on_step):
+        jobs.append((plan.seed, plan.methods, network))
         of_rank = [record(method, [1.0] * 12, [2.0] * 12) for method in plan.methods]
         return [{"found": [of_rank] * plan.ranks}]
 
-    monkeypatch.setattr("sparsewire.bench.train_session.run_ranks", run_ranks)
+    monkeypatch.setattr("sparsewire.bench.train.run_ranks", run_ranks)
     rows = run_train(replace(PLAN, task="embedding", methods=("exact",), seed=5), 2, "1gbit", silence)
     peers = TASKS["embedding"].peers
     trained = tuple(peer for peer in peers if peer not in (FLOOR, REFERENCE))
-    assert jobs == [(5, (*peers, "exact"), 10**9), (6, (*trained, "exact"), None)]
+    assert jobs == [(5, (*peers, "exact"), "1gbit"), (6, (*trained, "exact"), None)]
     assert {row.method: row.seeds for row in rows} == dict.fromkeys((*trained, "exact"), 2) | {
         FLOOR: 1,
         REFERENCE: 1,
@@ -134,10 +134,10 @@ def test_a_density_of_more_than_all_starts_no_ranks():
 
 def test_every_method_of_a_task_is_in_the_table_and_has_a_line_of_its_own():
     for task in TASKS.values():
-        assert {FLOOR, "dense"} <= set(task.peers) <= set(CONTENDERS) - set(OURS)
+        assert {FLOOR, "dense"} <= set(task.peers) <= set(METHODS) - set(OURS)
         assert set(task.methods) <= set(OURS)
-    assert set(TRAIN_STYLES) == set(CONTENDERS) - {FLOOR, REFERENCE}
-    assert len({tuple(style.items()) for style in TRAIN_STYLES.values()}) == len(TRAIN_STYLES)
+    assert set(STYLES) == set(METHODS) - {FLOOR, REFERENCE}
+    assert len({tuple(style.items()) for style in STYLES.values()}) == len(STYLES)
 
 
 def test_windows_predict_the_next_token():
@@ -266,13 +266,13 @@ def test_ranks_that_end_with_different_parameters_are_reported():
     rows = rows_of_two_ranks({"digest": 8})
     assert {method: row.wrong for method, row in rows.items()} == {FLOOR: 0, "topk": 1, "dense": 0}
     console = Console(file=io.StringIO(), width=200)
-    report.print_train(console, list(rows.values()))
+    show(console, train.BENCHMARK, train.make_result(list(rows.values())))
     assert "Ranks ended with different parameters: topk." in console.file.getvalue()
 
 
 def test_the_table_says_what_was_trained_and_how_far_it_came():
     console = Console(file=io.StringIO(), width=200)
-    report.print_train(console, list(rows_of_two_ranks().values()))
+    show(console, train.BENCHMARK, train.make_result(list(rows_of_two_ranks().values())))
     said = console.file.getvalue()
     assert "topk 1.67x the floor, 2.4x the speed of dense, 1.207 of its loss." in said
     for text in ("network 1gbit", "parameters 1,000", "density 0.01 after 5 steps of warm-up"):
@@ -281,5 +281,5 @@ def test_the_table_says_what_was_trained_and_how_far_it_came():
 
 def test_plots_have_a_line_for_every_method_that_trains(tmp_path):
     path = tmp_path / "train.svg"
-    plot_train(list(rows_of_two_ranks().values()), path)
+    train.plot(list(rows_of_two_ranks().values()), path)
     assert path.read_text().count("<!-- topk -->") == 1

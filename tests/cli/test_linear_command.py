@@ -112,7 +112,7 @@ def test_fit_has_a_line_for_every_pass_and_notes_what_the_model_cannot_know(fit)
 def test_fit_writes_passes_and_the_command_as_json(fit):
     folder, _ = fit
     saved = json.loads((folder / "m.json").read_text())
-    words = "sparsewire linear fit train.svm --test test.svm --epochs 4 --ranks 2 --model m.npz --batch 5 "
+    words = "sparsewire linear fit train.svm --test test.svm --epochs 4 -n 2 --model m.npz --batch 5 "
     assert saved["command"] == words + "--average --one-based"
     assert [row["epoch"] for row in saved["rows"]] == [1, 2, 3, 4]
     losses = [row["loss"] for row in saved["rows"]]

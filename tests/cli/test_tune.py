@@ -37,9 +37,9 @@ def test_as_a_rank_of_a_job_it_tunes_that_job(cli, cache):
     assert all(line.startswith("[0] ") for line in done.stdout.splitlines())
 
 
-def test_one_rank_or_an_unknown_driver_is_refused(cli, cache):
-    assert "'-n'" in cli("tune", "-n", 1).stderr
-    refused = cli("tune", "--driver", "local")
-    assert refused.returncode == 2
-    assert "tcp or mpi" in refused.stderr
+def test_one_rank_or_an_unknown_driver_is_refused(command, cache):
+    assert "'-n'" in command("tune", "-n", 1)[2]
+    code, _, errors = command("tune", "--driver", "local")
+    assert code == 2
+    assert "tcp or mpi" in errors
     assert not cache.exists()

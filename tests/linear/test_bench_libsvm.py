@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from sparsewire.bench import libsvm
 from sparsewire.bench.libsvm import MADE, measure_libsvm
 from sparsewire.errors import InputError
+from sparsewire.linear import libsvm
 
 
 def test_both_readers_have_a_row_and_read_the_same(tmp_path):
     path = tmp_path / "three.svm"
     path.write_text("1 1:0.5 3:2\n-1 2:1\n1\n")
     told = []
-    ours, peer = measure_libsvm(str(path), budget_s=0.0, tell=lambda *now: told.append(now))
+    ours, peer = measure_libsvm(str(path), budget_s=0.0, on_progress=lambda *now: told.append(now))
     assert (ours.reader, peer.reader) == ("sparsewire", "sklearn")
     for row in (ours, peer):
         assert (row.file, row.rows, row.nnz, row.wrong) == ("three.svm", 3, 3, 0)

@@ -19,7 +19,7 @@ from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.dense_halving_doubling import halve_and_double, halving_doubling_rounds
 from sparsewire.algorithms.largest import largest, largest_rounds
 from sparsewire.algorithms.patterns import folded
-from sparsewire.algorithms.recursive_doubling import double, doubling_rounds, taking_in
+from sparsewire.algorithms.recursive_doubling import double, doubling_rounds, folded_cost, taking_in
 from sparsewire.cost import Cost, CostFigures, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
@@ -69,4 +69,4 @@ def cost(figures: CostFigures, shape: Shape) -> Cost:
         scans = 1 if shape.is_dense(shape.union(shape.size), shape.length) else 2
         scanning = Work(values=rounds[-1].work.values + scans * shape.length)
         rounds[-1] = rounds[-1]._replace(work=scanning)
-    return figures.cost(largest_rounds(shape.size, 1) + taking_in(shape, rounds), spreading)
+    return folded_cost(figures, shape, taking_in(shape, rounds), largest_rounds(shape.size, 1), spreading)

@@ -12,14 +12,17 @@ Paper: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
 from sparsewire.reduction import Reduction
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
+from sparsewire.work import NOTHING, Work
 
-__all__ = ["cost", "double", "doubling_rounds", "recursive_doubling", "taking_in"]
+__all__ = ["cost", "double", "doubling_rounds", "folded_cost", "recursive_doubling", "taking_in"]
 
 
 def recursive_doubling(
@@ -44,7 +47,7 @@ def double(
 
 def cost(figures: CostFigures, shape: Shape) -> Cost:
     core = 1 << (shape.size.bit_length() - 1)
-    return figures.cost(taking_in(shape, doubling_rounds(shape, core)))
+    return folded_cost(figures, shape, taking_in(shape, doubling_rounds(shape, core)))
 
 
 def doubling_rounds(shape: Shape, group: int) -> list[RoundCost]:
@@ -64,3 +67,27 @@ def taking_in(shape: Shape, core: list[RoundCost]) -> list[RoundCost]:
     frame, whole = (shape.frame_bytes(shape.union(ranks), shape.length) for ranks in (1, shape.size))
     adding = shape.merging([shape.nnz, shape.nnz], shape.union(2), shape.length)
     return folded_rounds(shape.size, core, frame, adding, whole)
+
+
+def folded_cost(
+    figures: CostFigures,
+    shape: Shape,
+    rounds: list[RoundCost],
+    first: Sequence[RoundCost] = (),
+    before: Work = NOTHING,
+) -> Cost:
+    """What the rounds of ``taking_in`` cost, after those of ``first``.
+
+    Ranks that take no neighbour in are one round ahead of the others, and their messages are there when the
+    others ask for them.  Three chains of messages can be the longest: from a neighbour to a rank that takes
+    none in, from such a rank to a neighbour, and from a neighbour to a neighbour.  In the last one, latency
+    counts for as many rounds of the core as the places of the two differ in bits, and transfers in all.
+    """
+    cost = figures.cost([*first, *rounds], before)
+    core = 1 << (shape.size.bit_length() - 1)
+    surplus = shape.size - core
+    if not surplus:
+        return cost
+    ahead, behind = (figures.cost([*first, *chain], before).seconds for chain in (rounds[1:], rounds[:-1]))
+    hidden = max(0, len(rounds) - 2 - (surplus - 1).bit_length()) * figures.latency
+    return cost._replace(seconds=max(ahead, behind, cost.seconds - hidden))

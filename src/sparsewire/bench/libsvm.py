@@ -1,6 +1,6 @@
-"""How fast LIBSVM files are read, on one core: ours and scikit-learn's reader, in turns, on the same file.
+"""``bench libsvm``: how fast our reader and scikit-learn's read the same LIBSVM file, in turns, on one core.
 
-The file is plain text that was read before, so the disk has no part in it.
+The file is plain text that was read before, so the disk does not matter.
 """
 
 from __future__ import annotations
@@ -12,23 +12,39 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 
+from sparsewire.bench.harness import table
+from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
+from sparsewire.bench.harness.options import Json, Option, Options, Seconds
+from sparsewire.bench.harness.records import TimedRow, time_fields
 from sparsewire.errors import InputError, MissingExtraError
-from sparsewire.linear.generate import url_like
-from sparsewire.linear.libsvm import load_libsvm
-from sparsewire.linear.text_file import TextFile
-
-__all__ = ["LibsvmRow", "measure_libsvm"]
 
 MADE = "url-like"  # the file's name, if it is made here
 FEWEST_ROUNDS = 3
 
 
-@dataclass(frozen=True)
-class LibsvmRow:
+@dataclass(frozen=True, kw_only=True)
+class LibsvmOptions(Options):
+    """How fast LIBSVM files are read on one core, ours and scikit-learn's reader in turns."""
+
+    file: Annotated[Path | None, Option("Plain text; by default one like URL is made.", by_position=True)] = (
+        None
+    )
+    rows: Annotated[int, Option("Of a file that is made.", min=1)] = 20_000
+    seconds: Seconds = 20.0
+    json: Json = None
+
+    def unused(self) -> tuple[str, ...]:
+        """A file has rows of its own."""
+        return ("rows",) if self.file else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibsvmRow(TimedRow):
     """One reader on one file; rates are by the median."""
 
     reader: str
@@ -36,9 +52,6 @@ class LibsvmRow:
     megabytes: float
     rows: int
     nnz: int
-    seconds_min: float
-    seconds_median: float
-    seconds: list[float]
     megabytes_per_second: float
     speedup_vs_sklearn: float
     wrong: int  # labels and entries that differ from scikit-learn's
@@ -48,23 +61,26 @@ def measure_libsvm(
     path: str | None = None,
     rows: int = 20_000,
     budget_s: float = 20.0,
-    tell: Callable[[str, int, int], None] = lambda what, done, total: None,
+    on_progress: OnProgress = lambda what, done, total: None,
 ) -> list[LibsvmRow]:
-    """A row for each reader, ours first; without a file, of one that is made, like the URL data set.
+    """A row for each reader, ours first; without a file, one like the URL data set is made.
 
-    Rounds are as many as fit into the budget, and at least three.  ``tell`` hears which of how many is next.
+    There are as many rounds as fit into the budget, and at least three.
     """
+    from sparsewire.linear.libsvm import load_libsvm
+    from sparsewire.linear.text_file import TextFile
+
     readers = {"sparsewire": load_libsvm, "sklearn": _sklearn_reader()}
     with _file(path, rows) as file:
         if TextFile.at(file).compression is not None:
             raise InputError(f"{file} is compressed, and what is measured is reading text: decompress it")
-        tell("first read", 0, 1)
+        on_progress("first read", 0, 1)
         start = time.perf_counter()
         matrices = {name: read(file) for name, read in readers.items()}
         rounds = max(FEWEST_ROUNDS, int(budget_s / (time.perf_counter() - start)))
         seconds: dict[str, list[float]] = {name: [] for name in readers}
         for done in range(rounds):
-            tell("reading in turns", done, rounds)
+            on_progress("reading in turns", done, rounds)
             for name, read in readers.items():
                 seconds[name].append(_seconds(read, file))
         megabytes = os.path.getsize(file) / 1e6
@@ -76,9 +92,7 @@ def measure_libsvm(
             megabytes=megabytes,
             rows=matrices[name][0].shape[0],
             nnz=matrices[name][0].nnz,
-            seconds_min=min(times),
-            seconds_median=medians[name],
-            seconds=times,
+            **time_fields(times),
             megabytes_per_second=megabytes / medians[name],
             speedup_vs_sklearn=medians["sklearn"] / medians[name],
             wrong=_count_wrong(matrices[name], matrices["sklearn"]),
@@ -102,6 +116,8 @@ def _file(path: str | None, rows: int) -> Iterator[str]:
         return
     from sklearn.datasets import dump_svmlight_file
 
+    from sparsewire.linear.generate import url_like
+
     if rows < 1:
         raise InputError(f"rows is {rows}; a file to be measured has at least one")
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +133,7 @@ def _seconds(read: Callable[[str], Any], file: str) -> float:
 
 
 def _count_wrong(found: Any, expected: Any) -> int:
-    """Labels, row lengths, indices and values that differ; all of an array of another length."""
+    """How many labels, row lengths, indices and values differ; all of an array of another length."""
     (rows, labels), (peer_rows, peer_labels) = found, expected
     pairs = [
         (labels, peer_labels),
@@ -126,3 +142,27 @@ def _count_wrong(found: Any, expected: Any) -> int:
         (rows.data, peer_rows.data),
     ]
     return sum(len(a) if len(a) != len(b) else int(np.count_nonzero(a != b)) for a, b in pairs)
+
+
+def run(options: LibsvmOptions, on_progress: OnProgress) -> list[Result[LibsvmRow]]:
+    """A row for each reader."""
+    file = str(options.file) if options.file else None
+    rows = measure_libsvm(file, options.rows, options.seconds, on_progress)
+    first = rows[0]
+    header = (
+        f"{first.file}: {first.megabytes:,.1f} MB, {first.rows:,} rows, {first.nnz:,} non-zeros, "
+        "one core, plain text that was read before"
+    )
+    return [Result(rows, [header])]
+
+
+COLUMNS: Columns[LibsvmRow] = {
+    "reader": lambda row: row.reader,
+    "min": lambda row: table.format_seconds(row.seconds_min),
+    "median": lambda row: table.format_seconds(row.seconds_median),
+    "MB/s": lambda row: f"{row.megabytes_per_second:,.0f}",
+    "vs sklearn": lambda row: table.format_times(row.speedup_vs_sklearn),
+    "wrong": lambda row: table.format_wrong(row.wrong),
+}
+
+BENCHMARK = Benchmark("bench libsvm", LibsvmOptions, run, COLUMNS)

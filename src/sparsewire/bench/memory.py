@@ -1,4 +1,4 @@
-"""How much memory a call takes at its peak, beyond what its caller already holds."""
+"""``bench memory``: how much memory an allreduce takes at its peak, beyond what its caller already holds."""
 
 from __future__ import annotations
 
@@ -6,34 +6,98 @@ import ctypes
 import resource
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from sparsewire.bench.cases import Case, count_wrong, exact_sum
-from sparsewire.bench.contenders import input_vector
+from sparsewire.bench.harness import table
+from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
+from sparsewire.bench.harness.contenders import choose_sparse_algorithms, input_vector
+from sparsewire.bench.harness.options import DensityText, Json, Names, ProblemOptions, Size
+from sparsewire.bench.harness.problem import Case, count_wrong, exact_sum
+from sparsewire.bench.harness.records import OfRanks, ProblemRow, problem_fields
+from sparsewire.bench.harness.session import run_ranks
+from sparsewire.bench.harness.worker import CasePlan, Found, OnStep
 from sparsewire.communicator import Communicator
 from sparsewire.vector import SparseVector
 
-__all__ = ["measure_allreduce", "peak_growth"]
+ENTRY_BYTES = 8  # a u32 index and a float32 value
+WARM_UP_LENGTH = 1 << 16  # connects all ranks and loads what is loaded on first use
 
-WARM_UP_LENGTH = 1 << 16  # connects everybody and loads what is loaded on first use
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions(ProblemOptions):
+    """Peak memory of one allreduce per rank, for the sparse algorithms."""
+
+    size: Size = "64M"
+    density: DensityText = "0.001"
+    algorithms: Names = "all"
+    json: Json = None
 
 
-def measure_allreduce(comm: Communicator, case: Case, algorithm: str) -> dict[str, Any]:
-    """This rank's peak growth in bytes during one allreduce, and how many entries of it were wrong."""
-    warm_up = Case(case.ranks, WARM_UP_LENGTH, case.density, case.dtype, "identical", case.seed)
-    comm.allreduce(input_vector(warm_up, comm.rank), algorithm=algorithm)
-    vector = input_vector(case, comm.rank)
-    results: list[SparseVector] = []
-    comm.barrier()
-    growth = peak_growth(lambda: results.append(comm.allreduce(vector, algorithm=algorithm)))
-    [total] = results
-    return {
-        "name": algorithm,
-        "peak_bytes": growth,
-        "result_bytes": total.nbytes,
-        "wrong": count_wrong(total.to_dense(), exact_sum(case)),
-    }
+@dataclass(frozen=True)
+class MemoryPlan(CasePlan):
+    """What every rank measures."""
+
+    algorithm: str
+
+    def measure_case(self, comm: Communicator, case: Case, on_step: OnStep) -> Found:
+        """This rank's peak growth in bytes during one allreduce, and how many entries of it were wrong."""
+        warm_up = Case(case.ranks, WARM_UP_LENGTH, case.density, case.dtype, "identical", case.seed)
+        comm.allreduce(input_vector(warm_up, comm.rank), algorithm=self.algorithm)
+        vector = input_vector(case, comm.rank)
+        results: list[SparseVector] = []
+        comm.barrier()
+        growth = peak_growth(lambda: results.append(comm.allreduce(vector, algorithm=self.algorithm)))
+        [total] = results
+        wrong = count_wrong(total.to_dense(), exact_sum(case))
+        return {"peak_bytes": growth, "result_bytes": total.nbytes, "wrong": wrong}, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRow(ProblemRow):
+    """What one algorithm needs beyond its caller's vector, at the rank that needs most."""
+
+    algorithm: str
+    peak_bytes_max: int
+    peak_in_inputs: float  # in units of nnz_in x 8 bytes: an input of float32 and u32
+    result_bytes_max: int
+    wrong: int
+
+
+def run(options: MemoryOptions, on_progress: OnProgress) -> list[Result[MemoryRow]]:
+    """Each algorithm in fresh processes, because one must not use the heap that another has left."""
+    case, algorithms, rows = options.case(), choose_sparse_algorithms(options.algorithms), []
+    for done, name in enumerate(algorithms):
+        on_progress(f"memory of {name}", done, len(algorithms))
+        [event] = run_ranks(MemoryPlan((case,), name), "tcp", None)
+        rows.append(_row(case, name, event["found"]))
+    header = [
+        table.describe_problem(case),
+        "peak: growth of resident memory during one call, at the rank that needs most; "
+        "fresh processes for each algorithm",
+    ]
+    return [Result(rows, header)]
+
+
+def _row(case: Case, algorithm: str, of_ranks: OfRanks) -> MemoryRow:
+    peak = max(record["peak_bytes"] for record in of_ranks)
+    return MemoryRow(
+        algorithm=algorithm,
+        **problem_fields(case),
+        peak_bytes_max=peak,
+        peak_in_inputs=peak / (case.nnz * ENTRY_BYTES),
+        result_bytes_max=max(record["result_bytes"] for record in of_ranks),
+        wrong=sum(record["wrong"] for record in of_ranks),
+    )
+
+
+COLUMNS: Columns[MemoryRow] = {
+    "algorithm": lambda row: row.algorithm,
+    "peak": lambda row: table.format_bytes(row.peak_bytes_max),
+    "in inputs of k x 8 bytes": lambda row: f"{row.peak_in_inputs:.1f}",
+    "result": lambda row: table.format_bytes(row.result_bytes_max),
+    "wrong": lambda row: table.format_wrong(row.wrong),
+}
 
 
 def peak_growth(call: Callable[[], object]) -> int:
@@ -61,3 +125,6 @@ def _status(name: str) -> int:
 
 def _peak_since_start() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+BENCHMARK = Benchmark("bench memory", MemoryOptions, run, COLUMNS)

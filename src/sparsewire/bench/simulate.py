@@ -1,9 +1,9 @@
-"""Predictions in virtual time: the same scripts, real vectors, a network that is only computed.
+"""``simulate allreduce``: predictions in virtual time, by the same scripts on real vectors.
 
 All ranks live in this process, so a large problem is simulated smaller: length, bandwidth and the speed of
-computing are all divided by ``scale``, which leaves every time as it is but for what does not shrink with the
-length: headers, reports, the number of segments.  By how much these are wrong, the cost formulas know, and
-times and bytes are put right.
+computing are all divided by ``scale``.  That leaves every time as it is, except for what does not shrink with
+the length: headers, reports, the number of segments.  Times and bytes are corrected for these by the cost
+functions.
 """
 
 from __future__ import annotations
@@ -11,29 +11,36 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from sparsewire.algorithms import ALGORITHMS
-from sparsewire.bench.blocks import TraceRows
-from sparsewire.bench.bounds import Bounds
-from sparsewire.bench.cases import Case, Values, count_wrong, exact_sum
-from sparsewire.bench.contenders import Entrant, entrants, input_vector, script, takes_dense
-from sparsewire.bench.rows import Row, make_rows
-from sparsewire.bench.timing import Moved, Record
-from sparsewire.bench.variants import in_table
-from sparsewire.coding.values import PRECISIONS
-from sparsewire.cost import HEADER_BYTES, CostFigures, Shape
+from sparsewire.bench import allreduce
+from sparsewire.bench.allreduce.rows import Row, make_rows
+from sparsewire.bench.harness import table
+from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
+from sparsewire.bench.harness.bounds import Bounds
+from sparsewire.bench.harness.clock import Moved, Record
+from sparsewire.bench.harness.contenders import (
+    Configuration,
+    choose_algorithms,
+    choose_precisions,
+    configurations,
+    input_vector,
+)
+from sparsewire.bench.harness.layouts import TraceRows
+from sparsewire.bench.harness.options import Json, Names, Option, Precisions, ProblemOptions, Ranks, Size
+from sparsewire.bench.harness.problem import Case, Values, count_wrong, exact_sum
+from sparsewire.bench.harness.variants import predicted_seconds, script, takes_dense
+from sparsewire.cost import HEADER_BYTES, CostFigures
 from sparsewire.drivers import simulator
 from sparsewire.errors import InputError
+from sparsewire.launch.emulation import parse_rate
 from sparsewire.vector import SparseVector, value_dtype
 
-__all__ = ["Prediction", "parse_duration", "run_simulation", "scale_of"]
-
-# All ranks' results together, were they dense.  Scripts hold a few times that.
+# All ranks' results together, if they were dense.  Scripts hold a few times as much.
 ROOM_BYTES = 1 << 30
 FEWEST_ENTRIES = 1024  # of an input: with fewer, chance decides how they spread
 # Merging four sorted runs of 100,000 float32 entries; adding, copying and scanning values: on one core of an
@@ -43,15 +50,20 @@ SECONDS_PER_VALUE = 0.4e-9
 PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a simulation says."""
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(ProblemOptions):
+    """How long each algorithm would take on a network of that latency and bandwidth."""
 
-    rows: list[Row]  # fastest first
-    scale: int  # how many times smaller the simulated problem was
-    network: CostFigures
-    model_seconds: dict[str, float]  # what the formulas say
-    skipped: dict[str, str]  # what was not simulated, and why
+    ranks: Ranks = 256
+    size: Size = "110M"
+    algorithms: Names = "all"
+    precision: Precisions = "exact"
+    latency: Annotated[str, Option("Of every message, e.g. 50us.")] = "50us"
+    overhead: Annotated[str, Option("What a rank spends on each message; the default is that of TCP.")] = (
+        "60us"
+    )
+    bandwidth: Annotated[str, Option("Of every rank, in each direction, e.g. 1gbit.")] = "1gbit"
+    json: Json = None
 
 
 def parse_duration(text: str) -> float:
@@ -66,49 +78,75 @@ def parse_duration(text: str) -> float:
     return float(match[1]) / PER_SECOND[match[2]]
 
 
-def run_simulation(
+def run(options: SimulateOptions, on_progress: OnProgress) -> list[Result[Row]]:
+    """What a simulation says, with what the cost functions say beside it."""
+    case = options.case()
+    figures = CostFigures(
+        latency=parse_duration(options.latency),
+        bandwidth=parse_rate(options.bandwidth) / 8,
+        overhead=parse_duration(options.overhead),
+        seconds_per_entry=SECONDS_PER_ENTRY,
+        seconds_per_value=SECONDS_PER_VALUE,
+    )
+    algorithms = choose_algorithms(options.algorithms, "simulator")
+    precisions = choose_precisions(options.precision, options.dtype)
+    running, skipped = configurations(algorithms, precisions)
+    scale = scale_of(case)
+    rows = simulate(case, running, figures, options.bandwidth, on_progress)
+    header = [
+        table.describe_problem(case),
+        f"simulated network: latency {options.latency}, {options.overhead} per message, "
+        f"{options.bandwidth} per rank; coding is free",
+    ]
+    if scale > 1:
+        header.append(
+            f"simulated at 1/{scale} of the length and of the bandwidth, so that {case.ranks} ranks fit into "
+            "memory"
+        )
+    model = predict(case, running, figures)
+    more = {"scale": scale, "model_seconds": model}
+    return [Result(rows, header, skipped, more, columns=_columns(model))]
+
+
+def simulate(
     case: Case,
-    algorithms: Sequence[str],
-    latency_s: float,
-    bits_per_second: int,
+    running: Sequence[Configuration],
+    figures: CostFigures,
     network_name: str,
-    tell: Callable[[str, int, int], None],
-    precisions: Sequence[str] = ("exact",),
-    seconds_per_entry: float = SECONDS_PER_ENTRY,
-    seconds_per_value: float = SECONDS_PER_VALUE,
-) -> Prediction:
-    """Each algorithm once in each precision: virtual time has no noise."""
+    on_progress: OnProgress,
+) -> list[Row]:
+    """Each algorithm once in each precision, because virtual time has no noise; fastest first."""
     scale = scale_of(case)
     small = _shrunk(case, scale)
     inputs = [input_vector(small, rank) for rank in range(case.ranks)]
     expected = exact_sum(small)
-    full = CostFigures(
-        latency=latency_s,
-        bandwidth=bits_per_second / 8,
-        seconds_per_entry=seconds_per_entry,
-        seconds_per_value=seconds_per_value,
-    )
-    runs, skipped = entrants(algorithms, precisions)
     bounds = Bounds(small, expected)
     records = []
-    for done, run in enumerate(runs):
-        tell(str(run), done, len(runs))
-        bound = bounds.of(run.precision)
-        records.append(_simulate(run, case, small, inputs, expected, bound, _network(full, run), scale))
-    rows = make_rows(
+    for done, one in enumerate(running):
+        on_progress(str(one), done, len(running))
+        outcome = _simulate(one, case, small, inputs, _coding_free(figures, one), scale)
+        records.append(_records(one, outcome, expected, bounds.of(one.precision), scale))
+    return make_rows(
         case,
         list(zip(*records, strict=True)),
         nnz_out=int(np.count_nonzero(expected)) * scale,
         driver="simulator",
         network=network_name,
-        bits_per_second=bits_per_second,
+        bits_per_second=round(figures.bandwidth * 8),
     )
-    return Prediction(rows, scale, full, _formulas(case, runs, full), skipped)
 
 
-def _network(network: CostFigures, run: Entrant) -> CostFigures:
-    """Coding an index is free, or takes forever."""
-    return replace(network, seconds_per_index=math.inf) if run.precision == "coo" else network
+def predict(case: Case, running: Sequence[Configuration], figures: CostFigures) -> dict[str, float]:
+    """The seconds of the cost functions, which know neither how zipf's supports overlap nor blocks."""
+    if case.layout or case.distribution in ("zipf", "rows"):
+        return {}
+    return {str(one): predicted_seconds(*one, case, _coding_free(figures, one)) for one in running}
+
+
+def _coding_free(figures: CostFigures, configuration: Configuration) -> CostFigures:
+    """The figures, in which coding an index is free; for "coo" it is infinitely slow."""
+    is_coo = configuration.precision == "coo"
+    return replace(figures, seconds_per_index=math.inf) if is_coo else figures
 
 
 def scale_of(case: Case) -> int:
@@ -117,78 +155,92 @@ def scale_of(case: Case) -> int:
     scale = 1
     while dense_bytes > scale * ROOM_BYTES and case.nnz >= 2 * scale * FEWEST_ENTRIES:
         scale *= 2
-    return 1 if isinstance(case.layout, TraceRows) else scale  # a trace is as long as it is
+    return 1 if isinstance(case.layout, TraceRows) else scale  # a trace cannot shrink
 
 
 def _shrunk(case: Case, scale: int) -> Case:
-    """The same problem, shorter; a table has whole rows."""
+    """The same problem, shorter; a table keeps whole rows."""
     row = case.layout.block if case.layout and case.layout.is_table else 1
     return replace(case, length=case.length // (scale * row) * row)
 
 
 def _simulate(
-    run: Entrant,
+    configuration: Configuration,
     case: Case,
     small_case: Case,
     inputs: Sequence[SparseVector],
-    expected: Values,
-    bound: Values | None,
     full: CostFigures,
     scale: int,
-) -> list[dict[str, Any]]:
-    """What each rank would have recorded."""
+) -> simulator.Simulation[SparseVector]:
+    """The simulation of the small case, with times that are corrected to those of the full one."""
     small = replace(
         full,
         bandwidth=full.bandwidth / scale,
         seconds_per_entry=full.seconds_per_entry * scale,
         seconds_per_value=full.seconds_per_value * scale,
     )
-    is_dense = takes_dense(run.algorithm, small_case, inputs[0])
+    is_dense = takes_dense(configuration.algorithm, small_case, inputs[0])
     vectors = [vector.as_dense() for vector in inputs] if is_dense else inputs
-    scripts = [script(run, small_case, rank, vector) for rank, vector in enumerate(vectors)]
+    scripts = [script(*configuration, small_case, rank, vector) for rank, vector in enumerate(vectors)]
     outcome = simulator.run(scripts, small)
-    missing_s = _formula(run, case, full) - _formula(run, small_case, small)
+    missing_s = predicted_seconds(*configuration, case, full) - predicted_seconds(
+        *configuration, small_case, small
+    )
+    return replace(outcome, finished_at=[time + missing_s for time in outcome.finished_at])
 
-    totals = (result.to_dense() for result in outcome.results)  # one at a time: they may be large
+
+def _records(
+    configuration: Configuration,
+    outcome: simulator.Simulation[SparseVector],
+    expected: Values,
+    bound: Values | None,
+    scale: int,
+) -> list[dict[str, Any]]:
+    """What each rank would have recorded."""
 
     def full_size(nbytes: int, messages: int) -> int:
         return (nbytes - messages * HEADER_BYTES) * scale + messages * HEADER_BYTES
 
-    return [
-        asdict(
-            Record(
-                *run,
-                [outcome.finished_at[rank] + missing_s],
-                Moved(
-                    full_size(traffic.bytes_sent, traffic.messages_sent),
-                    full_size(traffic.bytes_received, traffic.messages_received),
-                    traffic.messages_sent,
-                ),
-                wrong=count_wrong(total, expected, bound),
-                digests=[] if bound is None else [zlib.crc32(total.view(np.uint8).data)],
-            )
+    records = []
+    for rank, traffic in enumerate(outcome.traffic):
+        total = outcome.results[rank].to_dense()  # one at a time, because they may be large
+        record = Record(
+            *configuration,
+            [outcome.finished_at[rank]],
+            Moved(
+                full_size(traffic.bytes_sent, traffic.messages_sent),
+                full_size(traffic.bytes_received, traffic.messages_received),
+                traffic.messages_sent,
+            ),
+            wrong=count_wrong(total, expected, bound),
+            digests=[] if bound is None else [zlib.crc32(total.view(np.uint8).data)],
         )
-        for rank, (traffic, total) in enumerate(zip(outcome.traffic, totals, strict=True))
-    ]
+        records.append(asdict(record))
+    return records
 
 
-def _formulas(case: Case, runs: Sequence[Entrant], network: CostFigures) -> dict[str, float]:
-    """The cost functions' seconds; they do not know how zipf's supports overlap, nor of clusters."""
-    if case.layout or case.distribution in ("zipf", "rows"):
-        return {}
-    return {str(run): _formula(run, case, _network(network, run)) for run in runs}
+def _columns(model: Mapping[str, float]) -> Columns[Row]:
+    """Those of ``bench allreduce`` that a simulation has, and what the cost functions say."""
+    of_allreduce = {
+        name: allreduce.COLUMNS[name]
+        for name in (
+            "vs\ndense",
+            "vs\ncoo",
+            "bytes\nsent",
+            "messages",
+            "x wire\nlimit",
+            "density\nout",
+            "wrong",
+        )
+    }
+    return {
+        "algorithm": lambda row: str(Configuration(row.algorithm, row.precision)),
+        "simulated": lambda row: table.format_seconds(row.seconds_median),
+        "formula": lambda row: table.format_seconds(
+            model.get(str(Configuration(row.algorithm, row.precision)))
+        ),
+        **of_allreduce,
+    }
 
 
-def _formula(run: Entrant, case: Case, network: CostFigures) -> float:
-    """The cost function's seconds."""
-    algorithm = ALGORITHMS[in_table(run.algorithm)]
-    shape = Shape(
-        case.ranks,
-        case.length,
-        case.length if algorithm.dense else case.nnz,  # dense algorithms are given dense vectors
-        value_dtype(case.dtype).itemsize,
-        case.overlap,
-        precision=PRECISIONS.get(run.precision),
-        index_price=network.index_price,
-    )
-    return algorithm.cost(network, shape).seconds
+BENCHMARK = Benchmark("simulate allreduce", SimulateOptions, run, _columns({}), style=allreduce.best_in_green)

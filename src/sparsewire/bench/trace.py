@@ -1,75 +1,65 @@
-"""Recorded traces: which rows of an embedding table each rank touches, step by step, over a real text.
+"""``bench trace``: record which rows of an embedding table a text touches.
 
 The text is that of ``bench train --task embedding``: the standard library's source, or a file.  Its words are
-rows, the most frequent one the first; batches of consecutive words go to the ranks in turn.
-
-An .npz file has four arrays: ``rows``, all touched rows one after another, sorted within a rank and step;
-``counts`` of shape (steps, ranks), how many each has; and the numbers ``vocabulary`` and ``row``, rows of the
-table and positions of a row.
+rows, the most frequent word first.  Batches of consecutive words go to the ranks in turn.
 """
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Sequence
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 
-from sparsewire.bench.draws import Indices
-from sparsewire.bench.tasks import words
+from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
+from sparsewire.bench.harness.options import Option, Options, Ranks
+from sparsewire.bench.harness.table import format_bytes
+from sparsewire.bench.harness.trace_file import Trace, write_trace
+from sparsewire.bench.train.tasks import words
 from sparsewire.errors import InputError
 
-__all__ = ["Trace", "read_trace", "record_trace", "write_trace"]
 
-KEYS = ("counts", "row", "rows", "vocabulary")
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions(Options):
+    """Record which rows of an embedding table a text touches, for --distribution trace:FILE."""
+
+    file: Annotated[Path, Option("Where to write it, an .npz file.", by_position=True)]
+    ranks: Ranks = 8
+    row: Annotated[int, Option("Positions of a row of the table.", min=1)] = 64
+    batch: Annotated[int, Option("Words of a rank and step.", min=1)] = 2048
+    steps: Annotated[int, Option("To record.", min=1)] = 8
+    data: Annotated[Path | None, Option("A text, instead of the standard library's source.")] = None
 
 
 @dataclass(frozen=True)
-class Trace:
-    """``steps[s][r]`` are the rows that rank r touched in step s."""
+class TraceRow:
+    """One step of a trace."""
 
-    path: Path
-    vocabulary: int
-    row: int
-    steps: Sequence[Sequence[npt.NDArray[np.uint32]]]
+    step: int
+    of_rank: float  # rows that a rank touched, on average
+    of_any: int
+    share: float  # of the table, by a rank
 
-    def __str__(self) -> str:
-        return self.path.name
 
-    @property
-    def length(self) -> int:
-        return self.vocabulary * self.row
-
-    @property
-    def ranks(self) -> int:
-        return len(self.steps[0])
-
-    def check(self, ranks: int, step: int) -> None:
-        """Raise InputError unless that many ranks were recorded, and that step."""
-        if ranks > self.ranks:
-            raise InputError(
-                f"{self} has {self.ranks} ranks, not {ranks}: use at most as many, or record another trace"
-            )
-        if step >= len(self.steps):
-            raise InputError(
-                f"{self} has {len(self.steps)} steps, of which the seed is one: use 0 to "
-                f"{len(self.steps) - 1}, not {step}"
-            )
-
-    def density(self, ranks: int, step: int) -> float:
-        """Share of the table that the rank with most rows touched."""
-        return max(len(rows) for rows in self.steps[step][:ranks]) / self.vocabulary
-
-    def touched(self, step: int, rank: int) -> Indices:
-        return self.steps[step][rank].astype(np.int64)
+def run(options: TraceOptions, on_progress: OnProgress) -> list[Result[TraceRow]]:
+    """Write the trace; a row for each of its steps."""
+    trace = record_trace(options.file, options.ranks, options.row, options.batch, options.steps, options.data)
+    write_trace(trace)
+    rows = []
+    for number, step in enumerate(trace.steps):
+        of_rank, of_any = statistics.mean(map(len, step)), len(np.unique(np.concatenate(step)))
+        rows.append(TraceRow(number, of_rank, of_any, of_rank / trace.vocabulary))
+    header = (
+        f"{trace}: {trace.vocabulary:,} rows of {trace.row}, {trace.ranks} ranks, "
+        f"{format_bytes(trace.path.stat().st_size)}"
+    )
+    return [Result(rows, [header])]
 
 
 def record_trace(path: Path, ranks: int, row: int, batch: int, steps: int, data: Path | None = None) -> Trace:
-    """The rows that batches of so many words touch; the text is that of the file, if there is one."""
+    """The rows that batches of words touch; the text is that of the file, if there is one."""
     text, needed = words(data), steps * ranks * batch
     if needed > len(text):
         raise InputError(
@@ -81,54 +71,12 @@ def record_trace(path: Path, ranks: int, row: int, batch: int, steps: int, data:
     return Trace(path, int(text.max()) + 1, row, touched)
 
 
-def write_trace(trace: Trace) -> None:
-    """Into its file."""
-    counts = np.array([[len(rows) for rows in step] for step in trace.steps], np.uint32)
-    with trace.path.open("wb") as file:  # given a name, numpy would add a suffix
-        np.savez_compressed(
-            file,
-            rows=np.concatenate([rows for step in trace.steps for rows in step]),
-            counts=counts,
-            vocabulary=trace.vocabulary,
-            row=trace.row,
-        )
+COLUMNS: Columns[TraceRow] = {
+    "step": lambda row: str(row.step),
+    "touched by a rank": lambda row: f"{row.of_rank:,.0f}",
+    "by any": lambda row: f"{row.of_any:,}",
+    "share of\nthe table": lambda row: f"{row.share:.2%}",
+    "any / rank": lambda row: f"{row.of_any / row.of_rank:.1f}",
+}
 
-
-def read_trace(path: Path) -> Trace:
-    """What ``write_trace`` wrote; a file that is something else is refused."""
-    arrays = _arrays(path)
-    rows, counts = arrays["rows"], arrays["counts"]
-    vocabulary, row = arrays["vocabulary"], arrays["row"]
-    if not (
-        all(array.dtype.kind in "iu" for array in arrays.values())
-        and (rows.ndim, counts.ndim, vocabulary.ndim, row.ndim) == (1, 2, 0, 0)
-        and counts.size
-        and counts.min() >= 1
-        and counts.sum() == len(rows)
-        and 0 <= rows.min() <= rows.max() < vocabulary
-        and row >= 1
-    ):
-        raise InputError(f"{path.name} is no trace that fits together; {_REMEDY}")
-    ends = np.cumsum(counts.astype(np.int64))
-    parts = np.split(rows.astype(np.uint32), ends[:-1])
-    if any(np.any(np.diff(part.astype(np.int64)) <= 0) for part in parts):
-        raise InputError(f"{path.name} has rows that are not sorted, or twice; {_REMEDY}")
-    ranks = counts.shape[1]
-    steps = [parts[first : first + ranks] for first in range(0, len(parts), ranks)]
-    return Trace(path, int(vocabulary), int(row), steps)
-
-
-_REMEDY = "`sparsewire bench trace FILE` records one"
-
-
-def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise InputError(f"there is no trace {path}; {_REMEDY}") from None
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path.name} is no trace ({error}); {_REMEDY}") from error
-    if sorted(arrays) != sorted(KEYS):
-        raise InputError(f"{path.name} has {', '.join(arrays)}; a trace has {', '.join(KEYS)}; {_REMEDY}")
-    return arrays
+BENCHMARK = Benchmark("bench trace", TraceOptions, run, COLUMNS)

@@ -1,5 +1,69 @@
-"""The command line."""
+"""The command line: ``sparsewire run | serve | linear | bench | simulate | tune | demo | doctor``.
 
-from sparsewire.commands.app import app, main
+Commands import what they need when they are called, so that ``--help`` answers at once.
+"""
 
-__all__ = ["app", "main"]
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import typer
+
+from sparsewire.commands import bench, linear, run, tune
+from sparsewire.errors import SparsewireError
+
+app = typer.Typer(
+    name="sparsewire",
+    help="Sparse collective communication: sums of mostly-zero vectors at the cost of their non-zeros.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(linear.group, name="linear")
+app.add_typer(bench.make_group("Measure, side by side and checked."), name="bench")
+app.add_typer(bench.make_group("Predict, in virtual time, for any number of ranks."), name="simulate")
+app.command(context_settings={"allow_interspersed_args": False})(run.run)
+app.command()(run.serve)
+app.command()(tune.tune)
+
+
+@app.command("demo")
+def _demo() -> None:
+    """Four real processes add up 16M floats, sparse and dense: half a minute, no set-up."""
+    from sparsewire.bench.harness.table import wide_console
+    from sparsewire.commands.demo import run_demo
+
+    raise typer.Exit(run_demo(wide_console()))
+
+
+@app.command("doctor")
+def _doctor() -> None:
+    """What is installed, and what can run here."""
+    from sparsewire.bench.harness.table import wide_console
+    from sparsewire.commands.doctor import print_doctor
+
+    print_doctor(wide_console())
+
+
+def main() -> NoReturn:
+    """Run the command line; an error of this library is one line and not a traceback."""
+    # A shell starts commands in the background with SIGINT ignored.  Then ranks would outlive an interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)
+    try:
+        app()
+    except SparsewireError as error:
+        print(f"sparsewire: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(0)
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    """End by an exception, so that ranks are stopped and namespaces are removed on the way out."""
+    sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""``sparsewire linear fit`` from the outside: start the ranks, show how far they are, sum up."""
+"""``sparsewire linear fit`` from the outside: start the ranks, show how far they are, print a summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sparsewire.bench.report import format_bytes, format_seconds
+from sparsewire.bench.harness.table import format_bytes, format_number, format_seconds
 from sparsewire.communicator.join import init
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.launch.emulation import parse_rate
@@ -27,29 +27,27 @@ from sparsewire.linear.losses import SQUARED
 from sparsewire.linear.model_file import make_model, model_facts
 from sparsewire.linear.scoring import score_name
 
-__all__ = ["FitError", "Fitted", "print_fit", "run_fit"]
-
-# Hears the events of ``linear.job`` that are for the user's eyes.
+# Shows the events of ``linear.fit_rank`` to the user.
 Show: TypeAlias = Callable[[dict[str, Any]], None]
 
 DTYPES = ("float32", "float64")
 
 
 class FitError(SparsewireError):
-    """A rank failed while it was training; the message ends with its last words."""
+    """A rank failed while it was training; the message ends with what it printed last."""
 
 
 @dataclass
 class Fitted:
-    """What the ranks have told."""
+    """What the ranks have reported so far."""
 
     score_name: str
     data: dict[str, int | None] = field(default_factory=dict)  # rows, features, entries, test_rows
     passes: list[Pass] = field(default_factory=list)
     training_score: float | None = None
-    refused: str | None = None  # what is wrong with the input, instead of all that
+    refused: str | None = None  # what is wrong with the input, if ranks refused it
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def add(self, event: dict[str, Any]) -> None:
         self.refused = event.get("refused", self.refused)
         self.data = event.get("data", self.data)
         if "pass" in event:
@@ -62,10 +60,10 @@ def run_fit(plan: FitPlan, ranks: int, driver: str, network: str | None) -> Fitt
     """Train with so many ranks; however it ends, the model of the last complete pass is in its file."""
     rate = parse_rate(network) if network else None
     fitted = Fitted(_checked(plan))
-    with _saying_what_is_left(plan.model), _shown(plan.parameters["max_iter"], fitted.score_name) as show:
+    with _reporting_the_model(plan.model), _shown(plan.parameters["max_iter"], fitted.score_name) as show:
 
         def on_event(event: dict[str, Any]) -> None:
-            fitted.hear(event)
+            fitted.add(event)
             show(event)
 
         reader = EventReader(on_event)
@@ -79,7 +77,7 @@ def run_fit(plan: FitPlan, ranks: int, driver: str, network: str | None) -> Fitt
 
 
 def _checked(plan: FitPlan) -> str:
-    """The name of the score; raises what is wrong with the plan, before ranks are started and files read."""
+    """The name of the score; raises InputError for an impossible plan before files are read."""
     if plan.dtype not in DTYPES:
         raise InputError(f"unknown dtype {plan.dtype!r}; known are {', '.join(DTYPES)}")
     if plan.loss == SQUARED.name and (plan.positive or plan.parameters.get("class_weight")):
@@ -88,15 +86,15 @@ def _checked(plan: FitPlan) -> str:
         )
     if plan.model and not os.access(Path(plan.model).parent, os.W_OK):
         raise InputError(f"{plan.model} cannot be written: is there such a folder, and is it yours?")
-    with init() as alone:  # for two rows, with which whatever is wrong with parameters comes to light
+    with init() as alone:  # training on two rows shows what is wrong with parameters
         model = make_model(plan.loss, comm=alone, **plan.parameters)
         next(model.iter_fit(np.eye(2, dtype=plan.dtype), np.arange(2)))
     return score_name(model)
 
 
 @contextmanager
-def _saying_what_is_left(model: str | None) -> Iterator[None]:
-    """When training ends early: after how many passes the model in the file is."""
+def _reporting_the_model(model: str | None) -> Iterator[None]:
+    """Print which pass the model in the file comes from, if training ends early."""
     before = _file_id(model)
     try:
         yield
@@ -109,14 +107,14 @@ def _saying_what_is_left(model: str | None) -> Iterator[None]:
 
 
 def _file_id(path: str | None) -> tuple[int, int] | None:
-    """Another one after every replacement, by which a model of ours is told from one that was there."""
+    """A value that changes with every replacement, so that our model differs from an earlier one."""
     if path is None or not os.path.exists(path):
         return None
     status = os.stat(path)
     return status.st_ino, status.st_mtime_ns
 
 
-# ---- what is shown while it runs, on standard error -----------------------------------------------
+# ---- progress, on standard error ------------------------------------------------------------------
 
 
 def _shown(epochs: int, score: str) -> AbstractContextManager[Show]:
@@ -133,7 +131,7 @@ def _bar(epochs: int, score: str) -> Iterator[Show]:
         TextColumn("{task.fields[figures]}"),
         TimeElapsedColumn(),
     )
-    # Redrawn when something happened, not by a thread: that would take turns from the ranks.
+    # The bar is redrawn by calls and not by a thread, which would take processor time from the ranks.
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("starting", total=epochs, figures="")
         bar.refresh()
@@ -183,7 +181,7 @@ def _figures(record: Pass, score: str) -> Sequence[str]:
 
 
 def print_fit(console: Console, plan: FitPlan, fitted: Fitted) -> None:
-    """What was learnt from what, and what a pass took."""
+    """Print the data, the result, and what a pass took."""
     table = Table.grid(padding=(0, 2))
     for name, text in _summary(plan, fitted).items():
         table.add_row(name, text)
@@ -196,10 +194,12 @@ def _summary(plan: FitPlan, fitted: Fitted) -> dict[str, str]:
         "data": f"{data['rows']:,} rows, {data['features']:,} features, {data['entries']:,} non-zeros",
         "passes": f"{len(fitted.passes)}",
         "loss": f"{last.loss:.6g}",
-        f"training {fitted.score_name}": _score_text(fitted.training_score),
+        f"training {fitted.score_name}": format_number(fitted.training_score, ".4f"),
     }
     if plan.test:
-        lines[f"test {fitted.score_name}"] = f"{_score_text(last.test_score)} of {data['test_rows']:,} rows"
+        lines[f"test {fitted.score_name}"] = (
+            f"{format_number(last.test_score, '.4f')} of {data['test_rows']:,} rows"
+        )
     seconds, computing, communicating, sent = (
         statistics.median(getattr(record, name) for record in fitted.passes)
         for name in ("seconds", "computing", "communicating", "bytes_sent")
@@ -212,7 +212,3 @@ def _summary(plan: FitPlan, fitted: Fitted) -> dict[str, str]:
     if plan.model:
         lines["model"] = f"{plan.model}, {format_bytes(os.path.getsize(plan.model))}"
     return lines
-
-
-def _score_text(score: float | None) -> str:
-    return "-" if score is None else f"{score:.4f}"

@@ -1,0 +1,165 @@
+"""``sparsewire linear fit`` and ``sparsewire linear predict``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsewire.bench.harness.options import Driver, Network, Option, Options, Ranks, parse_numbers
+from sparsewire.commands.generate import make_callback
+
+group = typer.Typer(help="Linear models of LIBSVM files, on many ranks.", no_args_is_help=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Options):
+    """Train a linear model; Ctrl-C leaves the model of the last complete pass."""
+
+    train: Annotated[Path, Option("A LIBSVM file; .gz, .bz2, .xz and .zst too.", by_position=True)]
+    test: Annotated[Path | None, Option("A file to score the model on after every pass.")] = None
+    loss: Annotated[str, Option("logistic, squared_hinge or hinge for classes; squared for values.")] = (
+        "logistic"
+    )
+    solver: Annotated[str, Option("sgd: mini-batches of rows. cd: random blocks of features.")] = "sgd"
+    epochs: Annotated[int, Option("Passes over the data, at most.", min=1)] = 10
+    ranks: Ranks = 4
+    driver: Driver = "tcp"
+    network: Network = None
+    model: Annotated[Path | None, Option("Where to save the model after every pass, an .npz file.")] = None
+    penalty: Annotated[str, Option("l2, l1, elasticnet or none.")] = "l2"
+    alpha: Annotated[float, Option("Strength of the penalty.")] = 1e-4
+    l1_ratio: Annotated[float, Option("Share of l1 in elasticnet.")] = 0.15
+    class_weight: Annotated[str | None, Option("'balanced': rare classes count as much as others.")] = None
+    positive: Annotated[
+        str | None, Option("Labels, separated by commas, that are one class (1) against the rest (-1).")
+    ] = None
+    batch: Annotated[int, Option("Rows of a rank and step (sgd).")] = 1000
+    eta0: Annotated[float | None, Option("Length of the first step (sgd); default: as the data allows.")] = (
+        None
+    )
+    learning_rate: Annotated[str, Option("Of later steps (sgd): constant, invscaling or epoch_decay.")] = (
+        "constant"
+    )
+    power_t: Annotated[float, Option("invscaling: divided by the step's number to this power.")] = 0.5
+    decay: Annotated[float, Option("epoch_decay: factor of every pass.")] = 0.8
+    momentum: Annotated[float, Option("Of steps (sgd).")] = 0.0
+    average: Annotated[bool, Option("The model is the mean over all steps (sgd).")] = False
+    block: Annotated[int, Option("Features of a rank and step (cd).")] = 100
+    algorithm: Annotated[str, Option("Of the sum of gradients (sgd).")] = "auto"
+    precision: Annotated[
+        str | None, Option("Of gradients on the wire: float16, bfloat16, qsgd2, qsgd4 or qsgd8.")
+    ] = None
+    method: Annotated[str, Option("exact, or what selects the largest entries of gradients: topk, ...")] = (
+        "exact"
+    )
+    density: Annotated[float, Option("Share of the gradient that is sent, unless it is exact.")] = 0.01
+    tol: Annotated[
+        float | None, Option("Stop when five passes have not gained this much; default: never.")
+    ] = None
+    early_stopping: Annotated[bool, Option("Stop by the loss of a tenth of the rows, held out.")] = False
+    features: Annotated[int | None, Option("Number of features; default: the largest index.", min=1)] = None
+    zero_based: Annotated[
+        bool | None,
+        Option("What indices count from; default: 0 if it occurs.", ("--zero-based/--one-based",)),
+    ] = None
+    dtype: Annotated[str, Option("Of data and model: float32 or float64.")] = "float32"
+    seed: Annotated[int, Option("The same seed gives the same model.")] = 0
+    json: Annotated[Path | None, Option("Also write all passes to this file.", is_output=True)] = None
+
+    def unused(self) -> tuple[str, ...]:
+        """There are many options, so those with their default values are not recorded."""
+        return tuple(field.name for field in fields(self) if getattr(self, field.name) == field.default)
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the estimator."""
+        parameters = {
+            "solver": self.solver,
+            "penalty": None if self.penalty == "none" else self.penalty,
+            "alpha": self.alpha,
+            "l1_ratio": self.l1_ratio,
+            "max_iter": self.epochs,
+            "tol": self.tol,
+            "early_stopping": self.early_stopping,
+            "batch_size": self.batch,
+            "learning_rate": self.learning_rate,
+            "eta0": self.eta0,
+            "power_t": self.power_t,
+            "decay": self.decay,
+            "momentum": self.momentum,
+            "average": self.average,
+            "block_size": self.block,
+            "random_state": self.seed,
+            "method": self.method,
+            "algorithm": self.algorithm,
+            "precision": self.precision,
+            "density": self.density,
+        }
+        return parameters | ({"class_weight": self.class_weight} if self.class_weight else {})
+
+
+def fit(options: FitOptions) -> None:
+    """Train, print a summary and write the JSON file."""
+    from sparsewire.bench.harness.json_file import write_json
+    from sparsewire.bench.harness.table import wide_console
+    from sparsewire.commands.linear_fit import print_fit, run_fit
+    from sparsewire.linear.fit_rank import FitPlan
+
+    plan = FitPlan(
+        str(options.train),
+        options.loss,
+        options.parameters(),
+        test=str(options.test) if options.test else None,
+        model=str(options.model) if options.model else None,
+        features=options.features,
+        zero_based="auto" if options.zero_based is None else options.zero_based,
+        dtype=options.dtype,
+        positive=parse_numbers(float, options.positive) if options.positive else None,
+    )
+    fitted = run_fit(plan, options.ranks, options.driver, options.network)
+    print_fit(wide_console(), plan, fitted)
+    if options.json:
+        write_json(
+            options.json,
+            ["sparsewire", "linear", "fit", *options.words()],
+            [asdict(record) for record in fitted.passes],
+            data=fitted.data,
+            score=fitted.score_name,
+            training_score=fitted.training_score,
+        )
+
+
+group.command("fit")(make_callback(FitOptions, fit))
+
+
+@group.command("predict")
+def predict(
+    model: Annotated[Path, typer.Argument(help="What `linear fit --model` wrote.", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(help="A LIBSVM file; .gz, .bz2, .xz and .zst too.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write predictions; default: standard output.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Of every class, instead of the likeliest one.")
+    ] = False,
+) -> None:
+    """A line for every row of DATA: what MODEL predicts for it; and how much of that is right."""
+    import warnings
+
+    from sparsewire.linear.prediction import predict_file
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _print_warning
+        predicted = predict_file(model, data, output, probabilities=probabilities)
+    print(predicted, file=sys.stdout if output else sys.stderr)
+
+
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print the message without its place in the source, which means nothing to users."""
+    print(f"sparsewire: {message}", file=sys.stderr)
