@@ -9,7 +9,7 @@ import sparsewire
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS
 
 ROOT = Path(sparsewire.__file__).parent
-ROOMS = ("drivers", "choosing", "communicator")
+ROOMS = ("drivers", "choosing", "communicator", "compress", "launch")
 MODULES = sorted(str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 

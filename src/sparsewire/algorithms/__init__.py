@@ -5,7 +5,6 @@ from sparsewire.algorithms.ok_topk import Regions, TopkSum
 from sparsewire.algorithms.omnireduce import OmniReduce
 from sparsewire.algorithms.table import (
     ALGORITHMS,
-    ANY_SHAPE,
     DEFAULT_TOPK,
     TOPK_ALGORITHMS,
     Algorithm,
@@ -17,7 +16,6 @@ from sparsewire.algorithms.table import (
 
 __all__ = [
     "ALGORITHMS",
-    "ANY_SHAPE",
     "DEFAULT_TOPK",
     "PLAIN",
     "TOPK_ALGORITHMS",

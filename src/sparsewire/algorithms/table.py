@@ -29,7 +29,6 @@ from sparsewire.vector import SparseVector
 
 __all__ = [
     "ALGORITHMS",
-    "ANY_SHAPE",
     "DEFAULT_TOPK",
     "TOPK_ALGORITHMS",
     "Algorithm",
@@ -108,9 +107,6 @@ ALGORITHMS: dict[str, Algorithm] = {
         dense_halving_doubling.dense_halving_doubling, dense_halving_doubling.cost, takes="dense"
     ),
 }
-
-# For callers who know nothing about the entries: its time depends least on where they lie.
-ANY_SHAPE = "balanced"
 
 
 @dataclass(frozen=True)

@@ -110,5 +110,5 @@ def over_ranks(comm: Communicator | None, numbers: Sequence[float], op: str = "s
     """The sums of the ranks' numbers, or their maxima ("max"), with the same bits on every rank."""
     if comm is None or not len(numbers):
         return list(numbers)
-    total = comm.allreduce(np.array(numbers, np.float64), algorithm="allgather_sum", op=op)
+    total = comm.allreduce(np.array(numbers, np.float64), op=op, nnz=len(numbers), in_rank_order=True)
     return [float(number) for number in total]
