@@ -41,5 +41,5 @@ def test_one_rank_or_an_unknown_driver_is_refused(command, cache):
     assert "'-n'" in command("tune", "-n", 1)[2]
     code, _, errors = command("tune", "--driver", "local")
     assert code == 2
-    assert "tcp or mpi" in errors
+    assert "known are tcp and mpi" in errors
     assert not cache.exists()

@@ -365,7 +365,7 @@ def reduce_in_new_groups(group):
         comm = collectives._communicators[made]
         dist.destroy_process_group(made)
         del made
-        counts.append(comm._closed)
+        counts.append(comm._lane._closed)
     return counts[1:]
 
 
