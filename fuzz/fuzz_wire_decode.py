@@ -27,7 +27,7 @@ from sparsewire.coding import frame as wire
 from sparsewire.coding.call import Abort, Call, Envelope
 from sparsewire.coding.frame import HEADER_BYTES, Payload
 from sparsewire.coding.rounding import rounded
-from sparsewire.coding.values import PRECISIONS, QSGD
+from sparsewire.coding.values import PRECISIONS, QSGD, TwoLevels
 from sparsewire.errors import SparsewireError, WireError
 from sparsewire.testing import same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
@@ -64,7 +64,7 @@ def _piece(chance: random.Random) -> SparseVector:
     if length <= 100 and chance.random() < 0.4:
         vector = vector.as_dense()
     if dtype.name in ("float32", "float64") and chance.random() < 0.5:
-        precision = chance.choice([*PRECISIONS.values(), QSGD(4, bucket=3)])
+        precision = chance.choice([*PRECISIONS.values(), QSGD(4, bucket=3), TwoLevels(), TwoLevels(3)])
         vector = rounded(vector, precision, (0, 0, 0))
     return vector
 

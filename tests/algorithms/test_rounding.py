@@ -208,6 +208,52 @@ def test_feedback_does_not_grow_from_call_to_call(name, bits):
     assert max(largest) < 6  # the largest value, which is below 5, and a little more
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", ROUNDING)
+def test_two_bits_with_feedback_round_no_entry_to_zero(name, size):
+    """Each position is an entry of one rank, so that no sum is zero by chance."""
+    chance = np.random.default_rng(size)
+    feedback = [Feedback() for _ in range(size)]
+    for step in range(3):
+        values = [chance.standard_t(1.5, 2000).astype("float32") for _ in range(size)]
+        places = [range(3 * rank, 6000 * size, 3 * size) for rank in range(size)]
+        inputs = [SparseVector(6000 * size, *mine) for mine in zip(places, values, strict=True)]
+        for rank in range(size):
+            feedback[rank].make_room(6000 * size, inputs[rank].dtype)
+        result = run(name, inputs, QSGD(2), step, feedback)
+        assert result.nnz == 2000 * size
+        assert (result.values != 0).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", ROUNDING)
+def test_two_bits_with_feedback_give_nothing_where_nobody_gave_a_value(name, size):
+    """Also if ranges are stored densely, where such positions are zeros among the values."""
+    inputs = contributions(size, density=0.7)
+    feedback = [Feedback() for _ in range(size)]
+    for vector, kept in zip(inputs, feedback, strict=True):
+        kept.make_room(vector.length, vector.dtype)
+    given = np.any([dense(vector) != 0 for vector in inputs], axis=0)
+    for step in range(3):
+        result = dense(run(name, inputs, QSGD(2), step, feedback))
+        assert not result[~given].any()
+        assert result[given].any()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_pieces_of_a_vector_that_was_rounded_to_the_nearest_lose_little(bits):
+    """Their buckets begin elsewhere; random levels of two bits would lose twice the length of the vector."""
+    values = np.random.default_rng(0).standard_t(3, 40_000).astype("float32")
+    indices = np.flatnonzero(np.abs(values) > 3)
+    sent = rounded(SparseVector(len(values), indices, values[indices]), QSGD(bits), None)
+    rounding = PrecisionRounding(QSGD(bits), 0, 1, None, sent.packed)
+    shares = [rounding.contribution(share) for share in sent.split_evenly(4)]
+    lost = np.concatenate([share.values for share in shares]) - sent.values
+    assert np.linalg.norm(lost) < 0.4 * np.linalg.norm(sent.values)
+    assert {share.packed.precision for share in shares} == {sent.packed.precision}
+    assert rounding.owned(sent).packed.precision == QSGD(bits)
+
+
 @pytest.mark.parametrize("name", ROUNDING)
 def test_a_call_that_fails_gives_the_feedback_back(name):
     inputs = contributions(2)

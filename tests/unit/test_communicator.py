@@ -10,6 +10,7 @@ import pytest
 import sparsewire as sw
 from sparsewire.choosing.calibration import Calibration
 from sparsewire.choosing.explain import render
+from sparsewire.coding.rounding import rounded
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.collectives import AllreduceOptions, TopkOptions
 from sparsewire.cost import CostFigures, Shape
@@ -203,10 +204,18 @@ def test_each_call_rounds_by_another_chance_and_the_next_run_alike():
 
 def test_feedback_makes_good_in_the_next_calls_what_rounding_left_out(comm):
     x, feedback = np.full(100, 0.01, "float32"), sw.Feedback()
-    x[0] = 1.0  # the scale: without feedback, others are 0 or 1 with two bits
+    x[:2] = 1.0, 0.5  # two bits have two magnitudes, and these are three
     total = sum(comm.allreduce(x, precision="qsgd2", feedback=feedback) for _ in range(300))
     assert np.abs(total / 300 - x).max() < 0.02
     assert np.abs(feedback.contribution).max() > 0
+
+
+def test_what_was_rounded_to_the_nearest_before_the_call_is_sent_as_it_is(comm):
+    """A random level would be 0 for most of it, and the caller's feedback knows nothing of that error."""
+    values = np.random.default_rng(0).standard_t(2, 1000).astype("float32")
+    sent = rounded(sw.SparseVector(9000, range(0, 9000, 9), values), sw.QSGD(2), None)
+    got = comm.allreduce(sent, algorithm="allgather_sum", precision="qsgd2")
+    assert got.values.tobytes() == sent.values.tobytes()
 
 
 def test_explain_tells_what_a_precision_saves(comm, capsys):

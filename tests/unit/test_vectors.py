@@ -13,7 +13,7 @@ from sparsewire import kernels
 from sparsewire.coding import frame as wire
 from sparsewire.coding.call import Call, Envelope
 from sparsewire.coding.rounding import rounded
-from sparsewire.coding.values import QSGD, HalfFloat
+from sparsewire.coding.values import QSGD, HalfFloat, TwoLevels
 from sparsewire.vector import VALUE_DTYPES, SparseVector
 from strategies import SPECIAL, floats, sparse_vectors
 
@@ -95,8 +95,11 @@ def test_the_reader_refuses_every_damaged_byte(name):
 
 # -- any payload ---------------------------------------------------------------------------------
 
-PRECISIONS = st.sampled_from([HalfFloat("float16"), HalfFloat("bfloat16")]) | st.builds(
-    QSGD, st.sampled_from([2, 4, 8]), st.sampled_from([1, 3, 8, 1024]), st.sampled_from(["max", "2"])
+BUCKETS = st.sampled_from([1, 3, 8, 1024])
+PRECISIONS = (
+    st.sampled_from([HalfFloat("float16"), HalfFloat("bfloat16")])
+    | st.builds(QSGD, st.sampled_from([2, 4, 8]), BUCKETS, st.sampled_from(["max", "2"]))
+    | st.builds(TwoLevels, BUCKETS)
 )
 
 

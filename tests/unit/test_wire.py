@@ -14,7 +14,7 @@ from sparsewire.coding import frame as wire
 from sparsewire.coding.call import Abort, Call, Envelope
 from sparsewire.coding.indices import BITMAP, COO, ELIAS_FANO, TILES, best_form, form_bytes
 from sparsewire.coding.rounding import rounded
-from sparsewire.coding.values import PRECISIONS, QSGD
+from sparsewire.coding.values import PRECISIONS, QSGD, TwoLevels
 from sparsewire.errors import CollectiveTimeout, InputError, PeerLostError, WireError
 from sparsewire.testing import same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
@@ -22,6 +22,7 @@ from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 CALL = Call("allreduce", "split_allgather", "sum", "float32", 1000, 0)
 ENVELOPE = Envelope(7, CALL.pack())
 FORMS = (COO, ELIAS_FANO, BITMAP, TILES)
+WRITTEN = PRECISIONS | {"two_levels": TwoLevels()}  # how values may be written in a frame
 
 
 def as_bytes(payload, envelope=ENVELOPE, price=0.0):
@@ -41,7 +42,7 @@ def coded(form, precision=None, dtype="float32", start=1000):
     indices = np.array([start + offset for offset in offsets[form]])
     vector = SparseVector(20_000, indices, np.linspace(-3, 5, len(indices)).astype(dtype)).range(start, stop)
     assert best_form(vector.indices, vector.start, vector.stop).code == form
-    return rounded(vector, PRECISIONS[precision], (1, 2, 3)) if precision else vector
+    return rounded(vector, WRITTEN[precision], (1, 2, 3)) if precision else vector
 
 
 def reframed(frame, offset, form, *values):
@@ -66,7 +67,7 @@ def test_a_piece_comes_back_with_the_same_bits(dtype, length, dense, ranged):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("precision", [None, *PRECISIONS])
+@pytest.mark.parametrize("precision", [None, *WRITTEN])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_coded_pieces_come_back_with_the_same_bits(form, precision, dtype):
     sent = coded(form, precision, dtype)
@@ -106,10 +107,10 @@ def test_any_sixteen_bits_are_a_value(precision, dtype):
     np.testing.assert_array_equal(wire.decode(as_bytes(sent)).payload.values, expected)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", WRITTEN)
 def test_a_nan_that_signals_is_rounded_to_nan(precision):
     signalling = np.array([0x7FF0_0000_2000_0000], np.uint64).view(np.float64)
-    sent = rounded(SparseVector.from_dense(signalling), PRECISIONS[precision], (0, 0, 0))
+    sent = rounded(SparseVector.from_dense(signalling), WRITTEN[precision], (0, 0, 0))
     assert np.isnan(wire.decode(as_bytes(sent)).payload.values).all()
 
 
@@ -207,7 +208,7 @@ def test_size_is_what_encode_makes(dtype, nnz, dense, length):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("precision", [None, *PRECISIONS])
+@pytest.mark.parametrize("precision", [None, *WRITTEN])
 @pytest.mark.parametrize("price", [0.0, 0.01, 0.3, 4.0])
 def test_size_is_what_encode_makes_of_coded_pieces(form, precision, price):
     sent = coded(form, precision)
@@ -237,6 +238,7 @@ FRAMES = {
     "tiles": as_bytes(SparseVector(9000, range(500, 520), np.ones(20, "int64"))),
     "float16": as_bytes(coded(COO, "float16")),
     "qsgd4": as_bytes(rounded(piece(), QSGD(4, bucket=2), (0, 0, 0))),
+    "two_levels": as_bytes(rounded(piece(), TwoLevels(bucket=2), None)),
     "dense": as_bytes(piece("int32", dense=True).range(0, 7)),
     "list": as_bytes([piece("float64"), SparseVector.empty(3)]),
     "abort": as_bytes(Abort(InputError("rank 0: no"))),
@@ -268,7 +270,9 @@ def padding_of(kind):
         sizes = []
         if form not in (wire.DENSE, wire.ABORT):
             sizes = [form_bytes(form, nnz, stop - start, 4 if length <= 2**32 else 8, tiles)]
-        if precision:
+        if precision == 6:
+            sizes += [8 * -(-nnz // bucket) + -(-nnz // 4)]
+        elif precision:
             sizes += [2 * nnz if precision < 3 else 4 * -(-nnz // bucket) + -(-nnz // 2)]
         else:
             sizes += [nnz if form == wire.ABORT else nnz * value_dtype(VALUE_DTYPES[dtype - 1]).itemsize]
@@ -317,7 +321,8 @@ def test_any_header_field_with_a_right_crc_decodes_or_is_refused(kind, data):
         (5, "<B", 9, "unknown format 9"),
         (6, "<B", 0, "cannot have dtype 0"),
         (6, "<B", 99, "dtype 99"),
-        (7, "<B", 6, "unknown precision 6"),
+        (7, "<B", 7, "unknown precision 7"),
+        (7, "<B", 6, "buckets of 0 in precision 6"),
         (7, "<B", 3, "buckets of 0 in precision 3"),
         (96, "<I", 1, "1 tiles in format 1"),
         (100, "<I", 1, "buckets of 1 in precision 0"),
@@ -351,6 +356,16 @@ def test_words_that_code_other_indices_are_refused():
         checksum = kernels.checksum(words[size:], kernels.checksum(words[:size].copy()))
         with pytest.raises(WireError, match="does not code"):
             wire.decode(reframed(damaged, 88, "<Q", checksum))
+
+
+def test_only_a_frame_and_no_call_has_two_levels():
+    header = as_bytes(rounded(piece(), QSGD(2, bucket=7), None))[: wire.HEADER_BYTES]
+    assert header[7] == 6
+    assert struct.unpack_from("<I", header, 100) == (7,)
+    packed = bytearray(CALL.pack())
+    packed[3] = 6
+    with pytest.raises(WireError, match="not the description of a call"):
+        Call.unpack(bytes(packed))
 
 
 def test_a_precision_of_integers_is_refused():

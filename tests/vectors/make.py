@@ -13,7 +13,7 @@ import numpy as np
 from sparsewire.coding import frame as wire
 from sparsewire.coding.call import Abort, Call, Envelope
 from sparsewire.coding.rounding import rounded
-from sparsewire.coding.values import QSGD, HalfFloat
+from sparsewire.coding.values import QSGD, HalfFloat, TwoLevels
 from sparsewire.errors import PeerLostError
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 
@@ -75,6 +75,12 @@ VECTORS = {
     },
     "qsgd4_awkward_values": ("bitmap", narrowed(QSGD(4, bucket=5), values=AWKWARD)),
     "qsgd8_of_zeros": ("bitmap", narrowed(QSGD(8), values=[0.0] * 5)),
+    **{
+        f"two_levels_of_{dtype}": ("bitmap", narrowed(TwoLevels(bucket=4), dtype))
+        for dtype in ("float32", "float64")
+    },
+    "two_levels_awkward_values": ("bitmap", narrowed(TwoLevels(bucket=6), values=AWKWARD)),
+    "two_levels_dense": ("dense", rounded(dense(NUMBERS), QSGD(2), None)),
     "qsgd2_dense": ("dense", rounded(dense(NUMBERS), QSGD(2, bucket=3, norm="2"), (7, 0, 0))),
     "list_of_one": [("coo", sparse([1], 4))],
     "list_of_many": [

@@ -21,8 +21,9 @@ HEADER_BYTES = HEADER.size + CRC.size
 
 FORMATS = {1: "coo", 2: "dense", 3: "abort", 4: "elias_fano", 5: "bitmap", 6: "tiles"}
 DTYPES = {0: "none", 1: "float32", 2: "float64", 3: "float16", 4: "bfloat16", 5: "int32", 6: "int64"}
-PRECISIONS = {0: "exact", 1: "float16", 2: "bfloat16", 3: "qsgd2", 4: "qsgd4", 5: "qsgd8"}
-BITS = {"qsgd2": 2, "qsgd4": 4, "qsgd8": 8}
+PRECISIONS = {0: "exact", 1: "float16", 2: "bfloat16", 3: "qsgd2", 4: "qsgd4", 5: "qsgd8", 6: "two_levels"}
+BITS = {"qsgd2": 2, "qsgd4": 4, "qsgd8": 8, "two_levels": 2}
+BUCKET_BYTES = {"qsgd2": 4, "qsgd4": 4, "qsgd8": 4, "two_levels": 8}
 OPERATIONS = [
     "none",
     "rendezvous",
@@ -112,7 +113,7 @@ def check_header(head):
     require((form == "abort") == (dtype == "none"), "an abort has no values, all else has")
     require(form != "abort" or head["following"] is None, "an abort is not in a list")
     require(precision == "exact" or dtype in ("float32", "float64"), "only float32 and float64 are narrowed")
-    require((head["bucket"] > 0) == (precision in BITS), "buckets with QSGD only")
+    require((head["bucket"] > 0) == (precision in BITS), "buckets with QSGD and two levels only")
     require(form == "tiles" or head["tiles"] == 0, "a number of tiles with tiles only")
 
 
@@ -120,6 +121,7 @@ def read_call(data):
     operation, op, dtype, precision, root, length, algorithm = CALL.unpack(data)
     require(operation < len(OPERATIONS) and op < len(OPS), "known codes of a call")
     require(dtype in DTYPES and precision in PRECISIONS, "known codes of a call")
+    require(PRECISIONS[precision] != "two_levels", "two levels are of a frame, not of a call")
     return {
         "operation": OPERATIONS[operation],
         "op": OPS[op],
@@ -144,7 +146,7 @@ def part_sizes(head):
         "tiles": 8 * (words(words(head["span"])) + head["tiles"]),
     }[head["format"]]
     if precision in BITS:
-        return indices, 4 * up(nnz, head["bucket"]) + up(nnz * BITS[precision], 8)
+        return indices, BUCKET_BYTES[precision] * up(nnz, head["bucket"]) + up(nnz * BITS[precision], 8)
     return indices, nnz * struct.calcsize(NUMBERS[head["dtype"] if precision == "exact" else precision])
 
 
@@ -251,6 +253,8 @@ READ_INDICES = {"coo": coo, "dense": dense, "elias_fano": elias_fano, "bitmap": 
 
 
 def read_values(part, head):
+    if head["precision"] == "two_levels":
+        return two_levels(part, head)
     if head["precision"] in BITS:
         return qsgd(part, head)
     return numbers(part, head["dtype"] if head["precision"] == "exact" else head["precision"])
@@ -277,6 +281,18 @@ def qsgd(part, head):
         spare = level == -(1 << width - 1)
         s = (1 << width - 1) - 1
         values.append(float("nan") if spare else rounded(scales[j // bucket] * rounded(level / s)))
+    return values
+
+
+def two_levels(part, head):
+    """The lower bit of a code is which magnitude of the bucket, the upper bit is the sign."""
+    level_bytes = 8 * up(head["nnz"], head["bucket"])
+    levels, codes = numbers(part[:level_bytes], "float32"), bits_of(part[level_bytes:])
+    values = []
+    for j in range(head["nnz"]):
+        is_upper, is_negative = codes >> 2 * j & 1, codes >> 2 * j + 1 & 1
+        level = levels[2 * (j // head["bucket"]) + is_upper]
+        values.append(-level if is_negative else level)
     return values
 
 

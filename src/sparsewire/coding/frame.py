@@ -23,12 +23,13 @@ import functools
 import struct
 import zlib
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.coding.call import DTYPE_NAMES, PRECISION_NAMES, WORD, Abort, Envelope
+from sparsewire.coding.call import DTYPE_NAMES, WORD, Abort, Envelope
 from sparsewire.coding.indices import (
     BITMAP,
     COO,
@@ -40,7 +41,7 @@ from sparsewire.coding.indices import (
     encode_indices,
     form_bytes,
 )
-from sparsewire.coding.values import PRECISIONS, QSGD, Precision
+from sparsewire.coding.values import PRECISIONS, QSGD, Precision, TwoLevels
 from sparsewire.errors import WireError
 from sparsewire.kernels import memory
 from sparsewire.vector import Array, Packed, SparseVector, index_dtype, value_dtype
@@ -50,6 +51,9 @@ __all__ = ["HEADER_BYTES", "CodedPiece", "Message", "Payload", "decode", "encode
 MAGIC = b"SPWR"
 VERSION = 2
 DENSE, ABORT = 2, 3  # formats without indices; the others are the forms of ``coding.indices``
+# By number; a frame may have one more than a call, because nobody asks for two levels by name.
+FRAME_PRECISIONS: tuple[Precision | None, ...] = (None, *PRECISIONS.values(), TwoLevels())
+_PRECISION_CODES = {precision.name: code for code, precision in enumerate(FRAME_PRECISIONS) if precision}
 SINGLE = 2**32 - 1  # in place of the number of frames to come: the payload is one piece, not a list
 
 # magic, version, format, dtype, precision | collective number | the call's fingerprint
@@ -144,8 +148,8 @@ def _code(piece: SparseVector, price: float) -> CodedPiece:
     values, precision, bucket = piece.values, 0, 0
     if piece.packed is not None:
         values, packing = piece.packed.data, piece.packed.precision
-        precision = PRECISION_NAMES.index(packing.name)
-        bucket = packing.bucket if isinstance(packing, QSGD) else 0
+        precision = _PRECISION_CODES[packing.name]
+        bucket = packing.bucket if isinstance(packing, QSGD | TwoLevels) else 0
     codes = _Codes(form.code, _dtype_code(piece.dtype), precision, form.tiles, bucket)
     return CodedPiece(codes, (*parts, values), kernels.checksum(values, checksum))
 
@@ -331,19 +335,18 @@ def _check_codes(codes: _Codes, following: int) -> None:
         raise WireError(f"unknown format {form} or dtype {dtype}")
     if (form == ABORT) != (DTYPE_NAMES[dtype] == "none") or (form == ABORT and following != SINGLE):
         raise WireError(f"format {form} cannot have dtype {dtype} and {following} frames to follow")
-    if precision >= len(PRECISION_NAMES) or (precision and DTYPE_NAMES[dtype] not in ("float32", "float64")):
+    if precision >= len(FRAME_PRECISIONS) or (precision and DTYPE_NAMES[dtype] not in ("float32", "float64")):
         raise WireError(f"unknown precision {precision}, or impossible for dtype {dtype}")
-    if (tiles and form != TILES) or bool(bucket) != PRECISION_NAMES[precision].startswith("qsgd"):
+    has_buckets = isinstance(FRAME_PRECISIONS[precision], QSGD | TwoLevels)
+    if (tiles and form != TILES) or bool(bucket) != has_buckets:
         raise WireError(f"{tiles} tiles in format {form}, and buckets of {bucket} in precision {precision}")
 
 
 @functools.lru_cache(maxsize=64)
 def _precision(code: int, bucket: int) -> Precision | None:
     """The precision that decodes such values; the seed and the norm matter only to the sender."""
-    if not code:
-        return None
-    precision = PRECISIONS[PRECISION_NAMES[code]]
-    return QSGD(precision.bits, bucket) if isinstance(precision, QSGD) else precision
+    precision = FRAME_PRECISIONS[code]
+    return replace(precision, bucket=bucket) if isinstance(precision, QSGD | TwoLevels) else precision
 
 
 def _allocate(count: int) -> Array:

@@ -81,12 +81,22 @@ class PrecisionRounding:
     """Rounds the values of one call at one rank to a precision.
 
     It is used in a ``with`` statement around the call: if the call fails, the feedback is as before.
+
+    ``packed`` is that of the vector which the caller gives.  If it is rounded to the nearest already, its
+    pieces are as well: a random level would lose what the caller's own feedback does not know of.
     """
 
     def __init__(
-        self, precision: Precision, rank: int, number: int, feedback: Feedback | None = None
+        self,
+        precision: Precision,
+        rank: int,
+        number: int,
+        feedback: Feedback | None = None,
+        packed: Packed | None = None,
     ) -> None:
         self._precision, self._rank, self._number = precision, rank, number
+        is_rounded = packed is not None and packed.precision == precision.nearest
+        self._precision_of_own = precision.nearest if is_rounded else precision
         self._residuals = (feedback.contribution, feedback.owned) if feedback else (None, None)  # by stage
         self._open: list[_Taken] = []
 
@@ -99,7 +109,8 @@ class PrecisionRounding:
     def _round(self, piece: SparseVector, stage: int) -> SparseVector:
         residual = self._residuals[stage]
         if residual is None:
-            return rounded(piece, self._precision, (self._number, self._rank, stage))
+            precision = self._precision_of_own if stage == CONTRIBUTION else self._precision
+            return rounded(piece, precision, (self._number, self._rank, stage))
         taken = _Taken(residual, piece)
         self._open.append(taken)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -118,7 +129,13 @@ class PrecisionRounding:
 
 
 def rounded(piece: SparseVector, precision: Precision, place: Place | None) -> SparseVector:
-    """The piece with rounded values; without a place each becomes the nearest level."""
+    """The piece with rounded values; without a place each becomes the nearest level.
+
+    ``packed`` of the result names the precision in which the values are written: without a place it is
+    ``precision.nearest``.
+    """
+    if place is None:
+        precision = precision.nearest
     with np.errstate(over="ignore", invalid="ignore"):  # a float64 may be too large, or a signalling NaN
         values = piece.values.astype(np.float32, copy=False)
     positions = piece.start if piece.indices is None else piece.indices

@@ -258,7 +258,7 @@ def _rounding(
     if feedback is not None:
         feedback.make_room(vector.length, vector.dtype)
     group.rounding_calls += 1
-    return PrecisionRounding(precision, group.rank, group.rounding_calls, feedback)
+    return PrecisionRounding(precision, group.rank, group.rounding_calls, feedback, vector.packed)
 
 
 def aggregate(group: Group, call: Call) -> Steps[None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.coding.rounding import rounded
-from sparsewire.coding.values import PRECISIONS
+from sparsewire.coding.values import PRECISIONS, TwoLevels
 from sparsewire.steps import Recv, RecvAny, Send, Steps
 from sparsewire.testing.oracles import ORACLES, dense, same_bits
 from sparsewire.testing.ranks import MakeScript, RunRanks
@@ -200,9 +200,10 @@ def _payloads() -> list[SparseVector | list[SparseVector]]:
     odd = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])
     payloads += [SparseVector.from_dense(odd), SparseVector(9, range(6), odd)]
     # Every form of a support, as it is and in every precision.
+    precisions = [*PRECISIONS.values(), TwoLevels()]
     for length, support in ((9000, range(0, 9000, 70)), (90, range(1, 90, 3)), (9000, range(3000, 3300))):
         sparse = SparseVector(length, support, np.linspace(-2, 1, len(support)))
-        payloads += [sparse, *(rounded(sparse, precision, (0, 0, 0)) for precision in PRECISIONS.values())]
+        payloads += [sparse, *(rounded(sparse, precision, (0, 0, 0)) for precision in precisions)]
     return payloads
 
 

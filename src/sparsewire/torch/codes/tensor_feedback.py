@@ -73,7 +73,7 @@ class TensorFeedback(ErrorFeedback):
     def rounding(self, state: FeedbackState) -> None:
         """None: the rounding error of a rank's own values is given back before they are sent.
 
-        That of sums is lost.
+        That of sums is lost.  So is what QSGD loses once more, where the exchange begins buckets elsewhere.
         """
 
     def _selected_positions(self, residual: torch.Tensor, step: int) -> torch.Tensor:
