@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsewire import kernels
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.options import Json, Option, Options
+from sparsewire.bench.harness.options import Json, Options, option
 from sparsewire.bench.harness.table import format_seconds
 
 # Some keys are those of a ratio and others those of a rate.
@@ -48,7 +48,7 @@ class Case:
 class KernelOptions(Options):
     """Every kernel against the bar it is held to."""
 
-    isa: Annotated[str | None, Option("Instruction set to force; default: the best.")] = None
+    isa: str | None = option(None, "Instruction set to force; default: the best.")
     json: Json = None
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from sparsewire.bench.harness import table
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.options import Json, Option, Options, Seconds
+from sparsewire.bench.harness.options import Json, Options, Seconds, option
 from sparsewire.bench.harness.records import TimedRow, time_fields
 from sparsewire.errors import InputError, MissingExtraError
 
@@ -31,10 +31,8 @@ FEWEST_ROUNDS = 3
 class LibsvmOptions(Options):
     """How fast LIBSVM files are read on one core, ours and scikit-learn's reader in turns."""
 
-    file: Annotated[Path | None, Option("Plain text; by default one like URL is made.", by_position=True)] = (
-        None
-    )
-    rows: Annotated[int, Option("Of a file that is made.", min=1)] = 20_000
+    file: Path | None = option(None, "Plain text; by default one like URL is made.", by_position=True)
+    rows: int = option(20_000, "Of a file that is made.", min=1)
     seconds: Seconds = 20.0
     json: Json = None
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsewire.bench.harness.options import Driver, Network, Option, Options, Ranks, parse_numbers
+from sparsewire.bench.harness.options import Driver, Network, Option, Options, Ranks, option, parse_numbers
 from sparsewire.commands.generate import make_callback
 
 group = typer.Typer(help="Linear models of LIBSVM files, on many ranks.", no_args_is_help=True)
@@ -20,55 +20,44 @@ class FitOptions(Options):
     """Train a linear model; Ctrl-C leaves the model of the last complete pass."""
 
     train: Annotated[Path, Option("A LIBSVM file; .gz, .bz2, .xz and .zst too.", by_position=True)]
-    test: Annotated[Path | None, Option("A file to score the model on after every pass.")] = None
-    loss: Annotated[str, Option("logistic, squared_hinge or hinge for classes; squared for values.")] = (
-        "logistic"
-    )
-    solver: Annotated[str, Option("sgd: mini-batches of rows. cd: random blocks of features.")] = "sgd"
-    epochs: Annotated[int, Option("Passes over the data, at most.", min=1)] = 10
+    test: Path | None = option(None, "A file to score the model on after every pass.")
+    loss: str = option("logistic", "logistic, squared_hinge or hinge for classes; squared for values.")
+    solver: str = option("sgd", "sgd: mini-batches of rows. cd: random blocks of features.")
+    epochs: int = option(10, "Passes over the data, at most.", min=1)
     ranks: Ranks = 4
     driver: Driver = "tcp"
     network: Network = None
-    model: Annotated[Path | None, Option("Where to save the model after every pass, an .npz file.")] = None
-    penalty: Annotated[str, Option("l2, l1, elasticnet or none.")] = "l2"
-    alpha: Annotated[float, Option("Strength of the penalty.")] = 1e-4
-    l1_ratio: Annotated[float, Option("Share of l1 in elasticnet.")] = 0.15
-    class_weight: Annotated[str | None, Option("'balanced': rare classes count as much as others.")] = None
-    positive: Annotated[
-        str | None, Option("Labels, separated by commas, that are one class (1) against the rest (-1).")
-    ] = None
-    batch: Annotated[int, Option("Rows of a rank and step (sgd).")] = 1000
-    eta0: Annotated[float | None, Option("Length of the first step (sgd); default: as the data allows.")] = (
-        None
+    model: Path | None = option(None, "Where to save the model after every pass, an .npz file.")
+    penalty: str = option("l2", "l2, l1, elasticnet or none.")
+    alpha: float = option(1e-4, "Strength of the penalty.")
+    l1_ratio: float = option(0.15, "Share of l1 in elasticnet.")
+    class_weight: str | None = option(None, "'balanced': rare classes count as much as others.")
+    positive: str | None = option(
+        None, "Labels, separated by commas, that are one class (1) against the rest (-1)."
     )
-    learning_rate: Annotated[str, Option("Of later steps (sgd): constant, invscaling or epoch_decay.")] = (
-        "constant"
+    batch: int = option(1000, "Rows of a rank and step (sgd).")
+    eta0: float | None = option(None, "Length of the first step (sgd); default: as the data allows.")
+    learning_rate: str = option("constant", "Of later steps (sgd): constant, invscaling or epoch_decay.")
+    power_t: float = option(0.5, "invscaling: divided by the step's number to this power.")
+    decay: float = option(0.8, "epoch_decay: factor of every pass.")
+    momentum: float = option(0.0, "Of steps (sgd).")
+    average: bool = option(False, "The model is the mean over all steps (sgd).")
+    block: int = option(100, "Features of a rank and step (cd).")
+    algorithm: str = option("auto", "Of the sum of gradients (sgd).")
+    precision: str | None = option(
+        None, "Of gradients on the wire: float16, bfloat16, qsgd2, qsgd4 or qsgd8."
     )
-    power_t: Annotated[float, Option("invscaling: divided by the step's number to this power.")] = 0.5
-    decay: Annotated[float, Option("epoch_decay: factor of every pass.")] = 0.8
-    momentum: Annotated[float, Option("Of steps (sgd).")] = 0.0
-    average: Annotated[bool, Option("The model is the mean over all steps (sgd).")] = False
-    block: Annotated[int, Option("Features of a rank and step (cd).")] = 100
-    algorithm: Annotated[str, Option("Of the sum of gradients (sgd).")] = "auto"
-    precision: Annotated[
-        str | None, Option("Of gradients on the wire: float16, bfloat16, qsgd2, qsgd4 or qsgd8.")
-    ] = None
-    method: Annotated[str, Option("exact, or what selects the largest entries of gradients: topk, ...")] = (
-        "exact"
+    method: str = option("exact", "exact, or what selects the largest entries of gradients: topk, ...")
+    density: float = option(0.01, "Share of the gradient that is sent, unless it is exact.")
+    tol: float | None = option(None, "Stop when five passes have not gained this much; default: never.")
+    early_stopping: bool = option(False, "Stop by the loss of a tenth of the rows, held out.")
+    features: int | None = option(None, "Number of features; default: the largest index.", min=1)
+    zero_based: bool | None = option(
+        None, "What indices count from; default: 0 if it occurs.", flags=("--zero-based/--one-based",)
     )
-    density: Annotated[float, Option("Share of the gradient that is sent, unless it is exact.")] = 0.01
-    tol: Annotated[
-        float | None, Option("Stop when five passes have not gained this much; default: never.")
-    ] = None
-    early_stopping: Annotated[bool, Option("Stop by the loss of a tenth of the rows, held out.")] = False
-    features: Annotated[int | None, Option("Number of features; default: the largest index.", min=1)] = None
-    zero_based: Annotated[
-        bool | None,
-        Option("What indices count from; default: 0 if it occurs.", ("--zero-based/--one-based",)),
-    ] = None
-    dtype: Annotated[str, Option("Of data and model: float32 or float64.")] = "float32"
-    seed: Annotated[int, Option("The same seed gives the same model.")] = 0
-    json: Annotated[Path | None, Option("Also write all passes to this file.", is_output=True)] = None
+    dtype: str = option("float32", "Of data and model: float32 or float64.")
+    seed: int = option(0, "The same seed gives the same model.")
+    json: Path | None = option(None, "Also write all passes to this file.", is_output=True)
 
     def unused(self) -> tuple[str, ...]:
         """There are many options, so those with their default values are not recorded."""

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsewire.algorithms import ALGORITHMS
-from sparsewire.bench.harness.records import (
-    OfRanks,
-    TimedRow,
-    count_different,
-    largest_mean,
-    slowest_rank,
-    speedup,
-    time_fields,
-)
+from sparsewire.bench.harness import records
 from sparsewire.bench.linear.plan import DATA, DENSE, SPARK_SGD, LinearPlan
 
 # Dense contenders; the first that ran is the one to compare with.
@@ -27,7 +19,7 @@ WARM_UP_PASSES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearRow(TimedRow):
+class LinearRow(records.TimedRow):
     """Training by one contender; docs/benchmarking.md says how each number is derived."""
 
     contender: str
@@ -76,7 +68,7 @@ class LinearMemoryRow:
 
 
 def make_linear_rows(
-    plan: LinearPlan, found: OfRanks, driver: str | None, network: str | None
+    plan: LinearPlan, found: records.OfRanks, driver: str | None, network: str | None
 ) -> list[LinearRow]:
     """One row per contender without speedups; ``found[r]`` is what rank r found."""
     data = found[0]["data"]
@@ -87,17 +79,17 @@ def make_linear_rows(
 def _row(
     plan: LinearPlan,
     data: Mapping[str, int],
-    of_ranks: OfRanks,
+    of_ranks: records.OfRanks,
     driver: str | None,
     network: str | None,
 ) -> LinearRow:
     first = of_ranks[0]
-    seconds = slowest_rank(of_ranks)[WARM_UP_PASSES:]
+    seconds = records.slowest_rank(of_ranks)[WARM_UP_PASSES:]
     communicating = _means(of_ranks, "communicating")[WARM_UP_PASSES:]
     communicating_median = statistics.median(communicating)
-    wrong = count_different(of_ranks)
+    wrong = records.count_different(of_ranks)
     sent, interface = (
-        largest_mean(of_ranks, name, WARM_UP_PASSES) for name in ("bytes_sent", "interface_sent")
+        records.largest_mean(of_ranks, name, WARM_UP_PASSES) for name in ("bytes_sent", "interface_sent")
     )
     return LinearRow(
         contender=first["contender"],
@@ -110,7 +102,7 @@ def _row(
         batch=first["batch"],
         steps_per_pass=math.ceil(data["most_rows"] / first["batch"]),
         passes=plan.passes,
-        **time_fields(seconds),
+        **records.time_fields(seconds),
         communicating_min=min(communicating),
         communicating_median=communicating_median,
         communication_share=communicating_median / statistics.median(seconds),
@@ -130,9 +122,9 @@ def compared(rows: Sequence[LinearRow]) -> list[LinearRow]:
     spark = next((row.seconds_median for row in rows if row.contender == SPARK_SGD), None)
     with_speedups = []
     for row in rows:
-        row = replace(row, speedup_vs_spark=speedup(spark, row.seconds_median))
+        row = replace(row, speedup_vs_spark=records.speedup(spark, row.seconds_median))
         if dense:
-            row = replace(row, speedup_vs_dense=speedup(dense.seconds_median, row.seconds_median))
+            row = replace(row, speedup_vs_dense=records.speedup(dense.seconds_median, row.seconds_median))
         if dense and row.communicating_median:
             ratio = dense.communicating_median / row.communicating_median
             row = replace(row, communication_speedup_vs_dense=ratio)
@@ -152,7 +144,7 @@ def fastest_linear(rows: Sequence[LinearRow]) -> LinearRow | None:
     return min(exact, key=lambda row: row.seconds_median, default=None)
 
 
-def make_linear_memory_row(plan: LinearPlan, found: OfRanks) -> LinearMemoryRow:
+def make_linear_memory_row(plan: LinearPlan, found: records.OfRanks) -> LinearMemoryRow:
     """At the rank with the largest ratio; ``found[r]`` is what rank r found."""
     [contender], data = plan.contenders, found[0]["data"]
     rank = max(found, key=_memory_ratio)
@@ -179,7 +171,7 @@ def _data_name(plan: LinearPlan) -> str:
     return plan.data if plan.data in DATA else Path(plan.data).name
 
 
-def _means(of_ranks: OfRanks, times: str) -> list[float]:
+def _means(of_ranks: records.OfRanks, times: str) -> list[float]:
     """The mean over the ranks, for each pass."""
     return [
         statistics.fmean(of_pass) for of_pass in zip(*(record[times] for record in of_ranks), strict=True)
