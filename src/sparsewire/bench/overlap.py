@@ -8,7 +8,6 @@ together        start all calls, run the loop, wait for all
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +18,7 @@ import numpy as np
 from sparsewire.bench.harness import options as opt
 from sparsewire.bench.harness import session, table
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.clock import Contender, measure
+from sparsewire.bench.harness.clock import Contender, measure, seconds_of
 from sparsewire.bench.harness.contenders import CommunicatorRanks, as_array, input_vector
 from sparsewire.bench.harness.problem import Case, Values, exact_sum, parse_size
 from sparsewire.bench.harness.records import (
@@ -108,9 +107,7 @@ def _seconds(contender: Contender, comm: Communicator) -> float:
     times = []
     for _ in range(1 + TRIALS):  # the first one connects
         comm.barrier()
-        start = time.perf_counter()
-        contender.run()
-        times.append(time.perf_counter() - start)
+        times.append(seconds_of(contender.run))
     return statistics.median(times[1:])
 
 

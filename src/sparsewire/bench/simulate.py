@@ -38,6 +38,8 @@ FEWEST_ENTRIES = 1024  # of an input: with fewer, chance decides how they spread
 # ordinary server.
 SECONDS_PER_ENTRY = 6e-9
 SECONDS_PER_VALUE = 0.4e-9
+# Columns that it shares with ``bench allreduce``.
+OF_ALLREDUCE = ("vs\ndense", "vs\ncoo", "bytes\nsent", "messages", "x wire\nlimit", "density\nout", "wrong")
 PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
@@ -121,7 +123,6 @@ def simulate(
         nnz_out=int(np.count_nonzero(expected)) * scale,
         driver="simulator",
         network=network_name,
-        bits_per_second=round(figures.bandwidth * 8),
     )
 
 
@@ -212,18 +213,7 @@ def _records(
 
 def _columns(model: Mapping[str, float]) -> Columns[Row]:
     """Those of ``bench allreduce`` that a simulation has, and what the cost functions say."""
-    of_allreduce = {
-        name: allreduce.COLUMNS[name]
-        for name in (
-            "vs\ndense",
-            "vs\ncoo",
-            "bytes\nsent",
-            "messages",
-            "x wire\nlimit",
-            "density\nout",
-            "wrong",
-        )
-    }
+    of_allreduce = {name: allreduce.COLUMNS[name] for name in OF_ALLREDUCE}
     return {
         "algorithm": lambda row: str(contenders.Configuration(row.algorithm, row.precision)),
         "simulated": lambda row: table.format_seconds(row.seconds_median),

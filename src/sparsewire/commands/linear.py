@@ -12,6 +12,8 @@ import typer
 from sparsewire.bench.harness.options import Driver, Network, Option, Options, Ranks, option, parse_numbers
 from sparsewire.commands.generate import make_callback
 
+LibsvmFile = Annotated[Path, Option("A LIBSVM file; .gz, .bz2, .xz and .zst too.", by_position=True)]
+
 group = typer.Typer(help="Linear models of LIBSVM files, on many ranks.", no_args_is_help=True)
 
 
@@ -19,7 +21,7 @@ group = typer.Typer(help="Linear models of LIBSVM files, on many ranks.", no_arg
 class FitOptions(Options):
     """Train a linear model; Ctrl-C leaves the model of the last complete pass."""
 
-    train: Annotated[Path, Option("A LIBSVM file; .gz, .bz2, .xz and .zst too.", by_position=True)]
+    train: LibsvmFile
     test: Path | None = option(None, "A file to score the model on after every pass.")
     loss: str = option("logistic", "logistic, squared_hinge or hinge for classes; squared for values.")
     solver: str = option("sgd", "sgd: mini-batches of rows. cd: random blocks of features.")
@@ -65,27 +67,17 @@ class FitOptions(Options):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters of the estimator."""
+        same = (
+            *("solver", "alpha", "l1_ratio", "tol", "early_stopping", "learning_rate", "eta0", "power_t"),
+            *("decay", "momentum", "average", "method", "algorithm", "precision", "density"),
+        )
         parameters = {
-            "solver": self.solver,
+            **{name: getattr(self, name) for name in same},
             "penalty": None if self.penalty == "none" else self.penalty,
-            "alpha": self.alpha,
-            "l1_ratio": self.l1_ratio,
             "max_iter": self.epochs,
-            "tol": self.tol,
-            "early_stopping": self.early_stopping,
             "batch_size": self.batch,
-            "learning_rate": self.learning_rate,
-            "eta0": self.eta0,
-            "power_t": self.power_t,
-            "decay": self.decay,
-            "momentum": self.momentum,
-            "average": self.average,
             "block_size": self.block,
             "random_state": self.seed,
-            "method": self.method,
-            "algorithm": self.algorithm,
-            "precision": self.precision,
-            "density": self.density,
         }
         return parameters | ({"class_weight": self.class_weight} if self.class_weight else {})
 
@@ -124,20 +116,18 @@ def fit(options: FitOptions) -> None:
 group.command("fit")(make_callback(FitOptions, fit))
 
 
-@group.command("predict")
-def predict(
-    model: Annotated[Path, typer.Argument(help="What `linear fit --model` wrote.", show_default=False)],
-    data: Annotated[
-        Path, typer.Argument(help="A LIBSVM file; .gz, .bz2, .xz and .zst too.", show_default=False)
-    ],
-    output: Annotated[
-        Path | None, typer.Option(help="Where to write predictions; default: standard output.")
-    ] = None,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Of every class, instead of the likeliest one.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(Options):
     """A line for every row of DATA: what MODEL predicts for it; and how much of that is right."""
+
+    model: Annotated[Path, Option("What `linear fit --model` wrote.", by_position=True)]
+    data: LibsvmFile
+    output: Path | None = option(None, "Where to write predictions; default: standard output.")
+    probabilities: bool = option(False, "Of every class, instead of the likeliest one.")
+
+
+def predict(options: PredictOptions) -> None:
+    """Predict, and print how much is right."""
     import warnings
 
     from sparsewire.linear.prediction import predict_file
@@ -145,8 +135,13 @@ def predict(
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _print_warning
-        predicted = predict_file(model, data, output, probabilities=probabilities)
-    print(predicted, file=sys.stdout if output else sys.stderr)
+        predicted = predict_file(
+            options.model, options.data, options.output, probabilities=options.probabilities
+        )
+    print(predicted, file=sys.stdout if options.output else sys.stderr)
+
+
+group.command("predict")(make_callback(PredictOptions, predict))
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -21,7 +21,6 @@ from sparsewire.bench.harness.problem import Case, exact_sum
 from sparsewire.bench.harness.records import OfRanks
 from sparsewire.cost import CostFigures
 from sparsewire.errors import InputError
-from sparsewire.launch.emulation import parse_rate
 
 DRIVERS = ("tcp", "mpi", "local")
 
@@ -108,15 +107,8 @@ def _run_in_this_process(
 
 
 def _rows(case: Case, records: Sequence[OfRanks], nnz_out: int, options: AllreduceOptions) -> list[Row]:
-    return make_rows(
-        case,
-        records,
-        nnz_out=nnz_out,
-        driver=options.driver,
-        network=options.network,
-        bits_per_second=parse_rate(options.network) if options.network else None,
-        aggregators=options.aggregators,
-    )
+    where = options.driver, options.network, options.aggregators
+    return make_rows(case, records, nnz_out, *where)
 
 
 def make_result(case: Case, rows: Sequence[Row], skipped: dict[str, str]) -> Result[Row]:
@@ -224,10 +216,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             model = [row.model_seconds for row in mine if row.model_seconds]
             if len(model) == len(mine):
                 panel.plot(densities, model, color=line.get_color(), linestyle=":", label=f"{name}, model")
-        panel.set_xscale("log")
-        panel.set_yscale("log")
+        panel.set(xscale="log", yscale="log", ylabel="seconds at the slowest rank, medians")
         panel.set_xlabel("density: share of blocks" if ":" in first.distribution else "density")
-        panel.set_ylabel("seconds at the slowest rank, medians")
         panel.set_title(
             f"Sum of {first.ranks} vectors of {power_of_two(first.length)} over "
             f"{where(first.driver, first.network)} ({first.distribution})"

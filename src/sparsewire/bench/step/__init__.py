@@ -168,8 +168,7 @@ def _draw_selected(panel: Any, rows: Sequence[StepRow]) -> None:
         panel.plot(range(1, len(row.selected) + 1), row.selected_over_k, linewidth=width, label=row.name)
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:.2g}"))
-    panel.set_xlabel("step, from a cold start")
-    panel.set_ylabel("entries of the mean, in k")
+    panel.set(xlabel="step, from a cold start", ylabel="entries of the mean, in k")
     tidy(panel, grid=False)
     legend_above(panel, 3)
 

@@ -152,8 +152,7 @@ def plot(rows: Sequence[TrainRow], path: Path) -> None:
             against_time.plot(row.curve_seconds, row.curve_losses, **style)
             end = row.curve_seconds[-1], row.curve_losses[-1]
             against_time.plot(*end, "o", color=style["color"], markersize=5)
-        against_steps.set_ylabel("training loss")
-        against_steps.set_xlabel("step")
+        against_steps.set(xlabel="step", ylabel="training loss")
         against_time.set_xlabel("seconds of training, at the slowest rank of each step")
         tidy(against_steps)
         tidy(against_time)
