@@ -330,9 +330,7 @@ def of_rank(factor):
 
 def test_rows_say_model_and_touched_bytes_where_there_are_blocks(trace):
     case = trace_case(2, "float32", f"trace:{trace}", seed=1)
-    made = make_rows(
-        case, [of_rank(1), of_rank(2)], nnz_out=6, driver="tcp", bits_per_second=8, aggregators=1
-    )
+    made = make_rows(case, [of_rank(1), of_rank(2)], nnz_out=6, driver="tcp", network="8bit", aggregators=1)
     rows = {row.algorithm: row for row in made}
     assert {name: row.model_seconds for name, row in rows.items()} == {
         "omnireduce": 20.0,
@@ -357,7 +355,7 @@ def test_rows_without_blocks_or_without_a_rate_have_no_model(trace):
     case = trace_case(2, "float32", f"trace:{trace}", seed=1)
     without_rate = make_rows(case, [of_rank(1), of_rank(1)], nnz_out=6, driver="tcp")
     without_blocks = make_rows(
-        Case(2, 8, 0.5), [of_rank(1), of_rank(1)], nnz_out=6, driver="tcp", bits_per_second=8
+        Case(2, 8, 0.5), [of_rank(1), of_rank(1)], nnz_out=6, driver="tcp", network="8bit"
     )
     assert all(row.model_seconds is row.times_model is None for row in [*without_rate, *without_blocks])
     assert all(row.times_touched_bytes is None for row in without_blocks)
@@ -367,7 +365,7 @@ def test_rows_without_blocks_or_without_a_rate_have_no_model(trace):
 def test_picture_of_a_sweep(tmp_path, trace):
     pytest.importorskip("matplotlib")
     case = trace_case(2, "float32", f"trace:{trace}", seed=1)
-    rows = make_rows(case, [of_rank(1), of_rank(2)], nnz_out=6, driver="tcp", bits_per_second=8)
+    rows = make_rows(case, [of_rank(1), of_rank(2)], nnz_out=6, driver="tcp", network="8bit")
     allreduce.plot(rows, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 

@@ -337,9 +337,7 @@ def test_rows_are_derived_as_documented():
         record("split_allgather", [0.5, 1.0, 2.0], 80, 40, (85, 45), wrong=2),
         record("gloo-dense", [6.0, 6.0, 5.0], interface=(700, 1000)),
     ]
-    rows = make_rows(
-        Case(2, 1000, 0.1), [rank_0, rank_1], nnz_out=150, driver="tcp", network="80bit", bits_per_second=80
-    )
+    rows = make_rows(Case(2, 1000, 0.1), [rank_0, rank_1], nnz_out=150, driver="tcp", network="80bit")
     assert [row.algorithm for row in rows] == ["split_allgather", "dense_ring", "gloo-dense"]
     split, ring, gloo = rows
     assert split.seconds == [1.0, 1.0, 2.0]  # the slower rank of each iteration

@@ -17,7 +17,7 @@ from sparsewire.bench import linear
 from sparsewire.bench.harness.table import show
 from sparsewire.bench.linear import alone, spark
 from sparsewire.bench.linear.alone import seconds_per_iteration
-from sparsewire.bench.linear.plan import DATA, LinearMemoryPlan, LinearPlan, SklearnPlan, SparkPlan
+from sparsewire.bench.linear.plan import DATA, MEMORY, TIME, LinearPlan
 from sparsewire.bench.linear.rank import (
     GENERATORS,
     DenseSum,
@@ -29,8 +29,8 @@ from sparsewire.bench.linear.rank import (
 from sparsewire.bench.linear.rows import (
     compared,
     dense_baseline,
-    make_linear_memory_row,
-    make_linear_rows,
+    make_memory_row,
+    make_rows,
 )
 from sparsewire.bench.linear.session import choose_contenders, run_linear, run_linear_memory
 from sparsewire.errors import InputError
@@ -178,7 +178,7 @@ def test_files_of_other_than_two_labels_are_refused(tmp_path, text, labels):
 def test_memory_is_that_of_rows_and_model_and_of_what_training_takes():
     plan = replace(PLAN, ranks=1, rows=3000, features=500_000)
     with sw.init() as comm:
-        found = measure_memory(comm, plan)
+        found = measure_memory(comm, plan, silence)
     rows, _ = url_like(3000, features=500_000)
     entries = rows.nnz * (4 + 4)
     assert found["shard_bytes"] == entries + 4 * 3001 + 8 * 3000
@@ -261,11 +261,11 @@ def jobs(monkeypatch):
 
 def test_ranks_come_first_and_then_scikit_learn_and_spark(jobs):
     rows, skipped = run_linear(PLAN, "tcp", "1gbit", peers=True, alone=True, on_progress=silence)
-    told = [(type(plan), plan.contenders, plan.ranks, plan.batch, *where) for plan, *where in jobs]
+    told = [(plan.work, plan.contenders, plan.ranks, plan.batch, *where) for plan, *where in jobs]
     assert told == [
-        (LinearPlan, ("dense", "gloo-dense", "auto"), 2, 50, "tcp", "1gbit"),
-        (SklearnPlan, ("sklearn-sgd", "sklearn-lbfgs"), 1, 100, "tcp", None),
-        (SparkPlan, ("spark-sgd", "spark-lbfgs"), 1, 100, "tcp", None),
+        (TIME, ("dense", "gloo-dense", "auto"), 2, 50, "tcp", "1gbit"),
+        ("alone:train", ("sklearn-sgd", "sklearn-lbfgs"), 1, 100, "tcp", None),
+        ("spark:train", ("spark-sgd", "spark-lbfgs"), 1, 100, "tcp", None),
     ]
     assert skipped == {}
     assert {row.contender: row.network for row in rows} == dict.fromkeys(jobs[0][0].contenders, "1gbit") | (
@@ -289,9 +289,9 @@ def test_other_losses_are_for_those_that_have_them(jobs):
 
 def test_memory_is_measured_in_a_job_for_each_contender(jobs):
     rows = run_linear_memory(replace(PLAN, contenders=("auto", "topk"), passes=9), "tcp", silence)
-    assert [(plan.contenders, plan.passes, type(plan)) for plan, *_ in jobs] == [
-        (("auto",), 2, LinearMemoryPlan),
-        (("topk",), 2, LinearMemoryPlan),
+    assert [(plan.contenders, plan.passes, plan.work) for plan, *_ in jobs] == [
+        (("auto",), 2, MEMORY),
+        (("topk",), 2, MEMORY),
     ]
     assert [(row.contender, row.ratio) for row in rows] == [("auto", 1.1), ("topk", 1.1)]
 
@@ -354,11 +354,11 @@ def rows_of_two_ranks(of_second=None, spark=True):
         }
         for rank in range(2)
     ]
-    rows = make_linear_rows(PLAN, found, "tcp", "1gbit")
+    rows = make_rows(PLAN, found, "tcp", "1gbit")
     alone = [record("sklearn-sgd", [9.0, 0.5, 0.5], [0.0] * 3, batch=1, distance=None)]
     alone += [record("spark-sgd", [9.0, 60.0], [0.0] * 2, batch=100, distance=None)] if spark else []
     facts = FACTS | {"most_rows": 400}
-    rows += make_linear_rows(replace(PLAN, ranks=1), [{"data": facts, "records": alone}], None, None)
+    rows += make_rows(replace(PLAN, ranks=1), [{"data": facts, "records": alone}], None, None)
     return compared(rows)
 
 
@@ -431,7 +431,7 @@ def test_memory_is_reported_at_the_rank_where_the_ratio_is_largest():
         {"data": FACTS, "shard_bytes": shard, "model_bytes": 40_000_000, "peak_bytes": 110_000_000}
         for shard in (70_000_000, 60_000_000)
     ]
-    row = make_linear_memory_row(PLAN, found)
+    row = make_memory_row(PLAN, found)
     assert (row.contender, row.shard_bytes, row.ratio, row.ranks) == ("auto", 60_000_000, 1.1, 2)
     console = Console(file=io.StringIO(), width=200)
     show(console, linear.BENCHMARK, linear.make_memory_result([row]))
@@ -441,7 +441,7 @@ def test_memory_is_reported_at_the_rank_where_the_ratio_is_largest():
 
 
 def test_files_are_named_without_their_folders():
-    [row] = make_linear_rows(
+    [row] = make_rows(
         replace(PLAN, data="/somewhere/rows.svm"),
         [{"data": FACTS, "records": [record("auto", [1.0] * 3, [0.5] * 3)]}],
         *("tcp", None),

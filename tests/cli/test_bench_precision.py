@@ -268,8 +268,8 @@ def test_an_index_that_does_not_come_back_is_counted(monkeypatch, tmp_path):
         indices[-1] -= 1
         return indices
 
-    right = coding.decode_indices
-    monkeypatch.setattr(coding, "decode_indices", damaged)
+    right = coding.codes.decode_indices
+    monkeypatch.setattr(coding.codes, "decode_indices", damaged)
     monkeypatch.setattr(coding, "DENSITIES", [0.25])
     [result] = coding.run(coding.CodingOptions(size="4k"), lambda *_: None)
     assert [row.wrong for row in result.rows] == [1, 1, 1]

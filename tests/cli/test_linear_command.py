@@ -424,7 +424,7 @@ def test_a_model_that_was_there_is_not_taken_for_one_of_this_training(
 def test_a_terminal_gets_a_bar_with_all_figures(monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=200)
-    monkeypatch.setattr(linear_fit, "Console", lambda stderr: terminal)
+    monkeypatch.setattr("sparsewire.bench.harness.progress.Console", lambda stderr: terminal)
     with linear_fit._bar(10, "accuracy") as show:
         for event in ({"doing": "reading [a]"}, {"note": "[b] is ignored"}, {"data": {}}, {"pass": PASS}):
             show(event)

@@ -21,15 +21,7 @@ from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, R
 from sparsewire.bench.harness.figure import power_of_two, saved_figure, tidy
 from sparsewire.bench.harness.options import Json, Options, Plot, Size
 from sparsewire.bench.harness.problem import Case, Values, count_wrong, make_input, parse_size
-from sparsewire.coding.indices import (
-    BITMAP,
-    COO,
-    ELIAS_FANO,
-    TILES,
-    best_form,
-    decode_indices,
-    encode_indices,
-)
+from sparsewire.coding import indices as codes
 from sparsewire.coding.values import PRECISIONS
 from sparsewire.errors import InputError
 from sparsewire.vector import index_dtype
@@ -37,12 +29,7 @@ from sparsewire.vector import index_dtype
 SUPPORTS = ("uniform", "zipf", "rows")  # distributions of ``problem``
 DENSITIES = (1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 SHORTEST = 1 << 10
-FORMS = {
-    COO: "coo",
-    ELIAS_FANO: "elias_fano",
-    BITMAP: "bitmap",
-    TILES: "tiles",
-}
+FORMS = {codes.COO: "coo", codes.ELIAS_FANO: "elias_fano", codes.BITMAP: "bitmap", codes.TILES: "tiles"}
 VALUES = 1 << 20
 GAP = 100  # between the positions of values that are rounded, as at a density of 1%
 PLACE = (0, 0, 0)  # the seed of rounding, whose value does not matter
@@ -162,12 +149,9 @@ def plot(rows: Sequence[SupportRow], path: Path) -> None:
             panel.plot(*points, label=f"ours, {distribution}", **line)
         limits = [bits_at_the_limit(d) for d in densities]
         panel.plot(densities, limits, color="black", linewidth=1.0, label="entropy of uniform supports")
-        panel.set_xscale("log")
         panel.set_yscale("log", base=2)
-        panel.set_ylim(0.9, 2 * BITS_OF_COO)
+        panel.set(xscale="log", ylim=(0.9, 2 * BITS_OF_COO), xlabel="density", ylabel="bits per index")
         panel.yaxis.set_major_formatter(lambda bits, _: f"{bits:g}")
-        panel.set_xlabel("density")
-        panel.set_ylabel("bits per index")
         panel.set_title(f"What an index takes on the wire, in a vector of {power_of_two(rows[0].length)}")
         tidy(panel)
         panel.legend(frameon=False, fontsize=9)
@@ -184,15 +168,15 @@ def bits_at_the_limit(density: float) -> float:
 
 def _measure_support(case: Case) -> SupportRow:
     indices = make_input(case, 0)[0].astype(index_dtype(case.length))
-    form = best_form(indices, 0, case.length)
+    form = codes.best_form(indices, 0, case.length)
 
     def encode() -> Values:
-        return encode_indices(indices, 0, case.length, best_form(indices, 0, case.length))
+        return codes.encode_indices(indices, 0, case.length, codes.best_form(indices, 0, case.length))
 
     def decode() -> Values | None:
-        if form.code == COO:
+        if form.code == codes.COO:
             return coded if kernels.first_invalid(coded, 0, case.length) < 0 else None
-        return decode_indices(form.code, coded, case.nnz, 0, case.length, indices.dtype)
+        return codes.decode_indices(form.code, coded, case.nnz, 0, case.length, indices.dtype)
 
     coded = encode()
     decoded = decode()

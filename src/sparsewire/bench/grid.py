@@ -13,19 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from sparsewire.algorithms import ALGORITHMS
 from sparsewire.bench.allreduce.rank import AllreducePlan
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import json_file, session, table, variants
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
 from sparsewire.bench.harness.figure import power_of_two, saved_figure
-from sparsewire.bench.harness.json_file import save
-from sparsewire.bench.harness.options import Json, Option, Options, Plot, parse_numbers
+from sparsewire.bench.harness.options import Json, Options, Plot, option, parse_numbers
 from sparsewire.bench.harness.problem import Case, parse_size
 from sparsewire.bench.harness.records import OfRanks, slowest_rank
-from sparsewire.bench.harness.session import run_ranks, timeout_s
-from sparsewire.bench.harness.variants import is_dense
 from sparsewire.errors import InputError
 from sparsewire.launch.emulation import parse_rate
 
@@ -40,12 +37,12 @@ WIDTH_OF_LEGEND = 9.0  # inches
 class GridOptions(Options):
     """Is `auto` as fast as the best algorithm?  Every size, density, number of ranks and environment."""
 
-    environments: Annotated[str, Option("Drivers, behind an emulated link or not.")] = "tcp@1gbit,tcp,mpi"
-    ranks: Annotated[str, Option("Numbers of ranks.")] = "2,4,8"
-    sizes: Annotated[str, Option("Lengths of the vector.")] = "4k,64k,1M,16M"
-    densities: Annotated[str, Option("Shares of entries that are not zero.")] = "1e-5,1e-4,1e-3,1e-2,0.1,0.5"
-    seconds: Annotated[float, Option("Time to spend on measuring each cell.", min=0.01)] = 4.0
-    tuning: Annotated[float, Option("Time to spend on tuning each job first.", min=0)] = 20.0
+    environments: str = option("tcp@1gbit,tcp,mpi", "Drivers, behind an emulated link or not.")
+    ranks: str = option("2,4,8", "Numbers of ranks.")
+    sizes: str = option("4k,64k,1M,16M", "Lengths of the vector.")
+    densities: str = option("1e-5,1e-4,1e-3,1e-2,0.1,0.5", "Shares of entries that are not zero.")
+    seconds: float = option(4.0, "Time to spend on measuring each cell.", min=0.01)
+    tuning: float = option(20.0, "Time to spend on tuning each job first.", min=0)
     json: Json = None
     plot: Plot = None
 
@@ -106,7 +103,7 @@ class Cell:
 
     @property
     def fastest_dense(self) -> Turns:
-        return self._fastest(list(filter(is_dense, ALGORITHMS)))
+        return self._fastest(list(filter(variants.is_dense, ALGORITHMS)))
 
     @property
     def auto_vs_best(self) -> float:
@@ -191,7 +188,7 @@ def _run_job(
         budget_s=options.seconds,
         drop_above=DROP_ABOVE,
         tune_s=options.tuning,
-        timeout_s=max(timeout_s(case, environment.network) for case in cases),
+        timeout_s=max(session.timeout_s(case, environment.network) for case in cases),
     )
     left = list(cases)
 
@@ -202,9 +199,9 @@ def _run_job(
     def on_found(event: Mapping[str, Any]) -> None:
         cells.append(make_cell(environment, left.pop(0), event))
         if options.json:
-            save(BENCHMARK, options, [make_result(cells)], options.json)
+            json_file.save(BENCHMARK, options, [make_result(cells)], options.json)
 
-    run_ranks(plan, environment.driver, environment.network, on_step, on_found)
+    session.run_ranks(plan, environment.driver, environment.network, on_step, on_found)
 
 
 def make_cell(environment: Environment, case: Case, event: Mapping[str, Any]) -> Cell:

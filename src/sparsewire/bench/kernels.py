@@ -6,19 +6,19 @@ machine slow down both.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsewire import kernels
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.options import Json, Option, Options
+from sparsewire.bench.harness.clock import seconds_of
+from sparsewire.bench.harness.options import Json, Options, option
 from sparsewire.bench.harness.table import format_seconds
 
 # Some keys are those of a ratio and others those of a rate.
@@ -38,7 +38,6 @@ class Case:
 
     name: str
     call: Callable[[], object]
-    n: int
     density: float
     entries: int | None = None
     bar: float | None = None
@@ -48,7 +47,7 @@ class Case:
 class KernelOptions(Options):
     """Every kernel against the bar it is held to."""
 
-    isa: Annotated[str | None, Option("Instruction set to force; default: the best.")] = None
+    isa: str | None = option(None, "Instruction set to force; default: the best.")
     json: Json = None
 
 
@@ -71,10 +70,10 @@ def _cases() -> list[Case]:
     return [
         *_selecting(gradient),
         *_blocks(rng, gradient),
-        Case("histogram", lambda: kernels.histogram(gradient), LENGTH, 1.0),
+        Case("histogram", lambda: kernels.histogram(gradient), 1.0),
         *_merging(rng, gradient),
-        Case("first_invalid", lambda: kernels.first_invalid(long_run, 0, LENGTH), LENGTH, 1.0),
-        Case("checksum", lambda: kernels.checksum(gradient), LENGTH, 1.0),
+        Case("first_invalid", lambda: kernels.first_invalid(long_run, 0, LENGTH), 1.0),
+        Case("checksum", lambda: kernels.checksum(gradient), 1.0),
         *_coding(rng, "elias_fano", DENSITY, bar=400e6),
         *_coding(rng, "bitmap", 0.3),
         *_rounding(gradient, long_run),
@@ -93,11 +92,11 @@ def _selecting(gradient: Values) -> list[Case]:
         def call() -> object:
             return kernels.accumulate_select_buckets(residual, next(signed), k)
 
-        return Case(f"accumulate_select_buckets, {k} of 512", call, LENGTH, k / 512)
+        return Case(f"accumulate_select_buckets, {k} of 512", call, k / 512)
 
     return [
-        Case("accumulate_select", select, LENGTH, DENSITY, bar=1.3),
-        Case("threshold_for_k", lambda: kernels.threshold_for_k(gradient, k), LENGTH, DENSITY, bar=3.0),
+        Case("accumulate_select", select, DENSITY, bar=1.3),
+        Case("threshold_for_k", lambda: kernels.threshold_for_k(gradient, k), DENSITY, bar=3.0),
         select_buckets(4),
         select_buckets(8),
     ]
@@ -118,11 +117,11 @@ def _blocks(rng: np.random.Generator, gradient: Values) -> list[Case]:
         kernels.add_blocks(residual, numbers, added, 256)
 
     return [
-        Case("block_norms of 256", lambda: kernels.block_norms(gradient, 256), LENGTH, 1.0),
-        Case("accumulate_block_norms", norms, LENGTH, 1.0),
-        Case("nonzero_blocks, all zero", lambda: kernels.nonzero_blocks(zeros, 256), LENGTH, 0.0, bar=0.5),
-        Case("nonzero_blocks of 256", lambda: kernels.nonzero_blocks(blocks, 256), LENGTH, DENSITY, bar=0.5),
-        Case("add_blocks of 256", add_blocks, LENGTH, DENSITY, len(added), 400e6),
+        Case("block_norms of 256", lambda: kernels.block_norms(gradient, 256), 1.0),
+        Case("accumulate_block_norms", norms, 1.0),
+        Case("nonzero_blocks, all zero", lambda: kernels.nonzero_blocks(zeros, 256), 0.0, bar=0.5),
+        Case("nonzero_blocks of 256", lambda: kernels.nonzero_blocks(blocks, 256), DENSITY, bar=0.5),
+        Case("add_blocks of 256", add_blocks, DENSITY, len(added), 400e6),
     ]
 
 
@@ -133,11 +132,11 @@ def _merging(rng: np.random.Generator, gradient: Values) -> list[Case]:
     def merge(count: int, bar: float) -> Case:
         entries = sum(len(indices) for indices, _ in runs[:count])
         name = f"merge_sum of {count} runs"
-        return Case(name, lambda: kernels.merge_sum(runs[:count]), LENGTH, DENSITY, entries, bar)
+        return Case(name, lambda: kernels.merge_sum(runs[:count]), DENSITY, entries, bar)
 
     return [
-        Case("without", lambda: kernels.without(*runs[0], runs[1][0]), LENGTH, DENSITY, 2 * len(runs[0][0])),
-        Case("dense_to_sparse", lambda: kernels.dense_to_sparse(sparse), LENGTH, DENSITY),
+        Case("without", lambda: kernels.without(*runs[0], runs[1][0]), DENSITY, 2 * len(runs[0][0])),
+        Case("dense_to_sparse", lambda: kernels.dense_to_sparse(sparse), DENSITY),
         merge(2, 150e6),
         merge(8, 100e6),
     ]
@@ -154,9 +153,9 @@ def _coding(rng: np.random.Generator, code: str, density: float, bar: float | No
         return decode(encode(support, 0, LENGTH), count, 0, LENGTH)
 
     return [
-        Case(f"encode_{code}", lambda: encode(support, 0, LENGTH), LENGTH, density, count),
-        Case(f"decode_{code}", lambda: decode(words, count, 0, LENGTH), LENGTH, density, count),
-        Case(f"{code}, both ways", both, LENGTH, density, count, bar),
+        Case(f"encode_{code}", lambda: encode(support, 0, LENGTH), density, count),
+        Case(f"decode_{code}", lambda: decode(words, count, 0, LENGTH), density, count),
+        Case(f"{code}, both ways", both, density, count, bar),
     ]
 
 
@@ -168,13 +167,13 @@ def _rounding(gradient: Values, positions: npt.NDArray[np.uint32]) -> list[Case]
         return kernels.dequantize(*kernels.quantize(gradient, 4, positions=positions), LENGTH, 4)
 
     return [
-        Case("narrow to float16", lambda: kernels.narrow(gradient, np.float16), LENGTH, 1.0),
-        Case("widen from float16", lambda: kernels.widen(halves), LENGTH, 1.0),
-        Case("quantize to 4 bits", lambda: kernels.quantize(gradient, 4), LENGTH, 1.0, LENGTH),
-        Case("dequantize", lambda: kernels.dequantize(scales, codes, LENGTH, 4), LENGTH, 1.0, LENGTH),
+        Case("narrow to float16", lambda: kernels.narrow(gradient, np.float16), 1.0),
+        Case("widen from float16", lambda: kernels.widen(halves), 1.0),
+        Case("quantize to 4 bits", lambda: kernels.quantize(gradient, 4), 1.0, LENGTH),
+        Case("dequantize", lambda: kernels.dequantize(scales, codes, LENGTH, 4), 1.0, LENGTH),
         # 1 GB of float32 values per second, there and back.
-        Case("quantize + dequantize", lambda: quantize(0), LENGTH, 1.0, LENGTH, 250e6),
-        Case("the same at indices", lambda: quantize(positions), LENGTH, 1.0, LENGTH, 250e6),
+        Case("quantize + dequantize", lambda: quantize(0), 1.0, LENGTH, 250e6),
+        Case("the same at indices", lambda: quantize(positions), 1.0, LENGTH, 250e6),
     ]
 
 
@@ -204,13 +203,13 @@ def _measure(case: Case, peer_name: str, peer: Callable[[], object]) -> Row:
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(REPEATS + 1):
-        ours.append(_seconds(case.call))
-        theirs.append(_seconds(peer))
+        ours.append(seconds_of(case.call))
+        theirs.append(seconds_of(peer))
     del ours[0], theirs[0]  # the first round pays for pages touched for the first time
     row: dict[str, Any] = {
         "name": case.name,
         "isa": kernels.active_isa(),
-        "n": case.n,
+        "n": LENGTH,
         "density": case.density,
         "seconds_min": min(ours),
         "seconds_median": median(ours),
@@ -225,12 +224,6 @@ def _measure(case: Case, peer_name: str, peer: Callable[[], object]) -> Row:
         row["entries_per_second"] = case.entries / median(ours)
         row["ok"] = case.bar is None or row["entries_per_second"] >= case.bar
     return row
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _reached(row: Row) -> str:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from sparsewire.bench.harness import table
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.options import Json, Option, Options, Seconds
+from sparsewire.bench.harness.clock import seconds_of
+from sparsewire.bench.harness.options import Json, Options, Seconds, option
 from sparsewire.bench.harness.records import TimedRow, time_fields
 from sparsewire.errors import InputError, MissingExtraError
 
@@ -31,10 +32,8 @@ FEWEST_ROUNDS = 3
 class LibsvmOptions(Options):
     """How fast LIBSVM files are read on one core, ours and scikit-learn's reader in turns."""
 
-    file: Annotated[Path | None, Option("Plain text; by default one like URL is made.", by_position=True)] = (
-        None
-    )
-    rows: Annotated[int, Option("Of a file that is made.", min=1)] = 20_000
+    file: Path | None = option(None, "Plain text; by default one like URL is made.", by_position=True)
+    rows: int = option(20_000, "Of a file that is made.", min=1)
     seconds: Seconds = 20.0
     json: Json = None
 
@@ -82,7 +81,7 @@ def measure_libsvm(
         for done in range(rounds):
             on_progress("reading in turns", done, rounds)
             for name, read in readers.items():
-                seconds[name].append(_seconds(read, file))
+                seconds[name].append(seconds_of(read, file))
         megabytes = os.path.getsize(file) / 1e6
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return [
@@ -124,12 +123,6 @@ def _file(path: str | None, rows: int) -> Iterator[str]:
         made = os.path.join(folder, MADE)
         dump_svmlight_file(*url_like(rows), made)
         yield made
-
-
-def _seconds(read: Callable[[str], Any], file: str) -> float:
-    start = time.perf_counter()
-    read(file)
-    return time.perf_counter() - start
 
 
 def _count_wrong(found: Any, expected: Any) -> int:

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import contenders, session, table
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.contenders import choose_sparse_algorithms, input_vector
 from sparsewire.bench.harness.options import DensityText, Json, Names, ProblemOptions, Size
 from sparsewire.bench.harness.problem import Case, count_wrong, exact_sum
 from sparsewire.bench.harness.records import OfRanks, ProblemRow, problem_fields
-from sparsewire.bench.harness.session import run_ranks
 from sparsewire.bench.harness.worker import CasePlan, Found, OnStep
 from sparsewire.communicator import Communicator
 from sparsewire.vector import SparseVector
@@ -43,8 +41,8 @@ class MemoryPlan(CasePlan):
     def measure_case(self, comm: Communicator, case: Case, on_step: OnStep) -> Found:
         """This rank's peak growth in bytes during one allreduce, and how many entries of it were wrong."""
         warm_up = Case(case.ranks, WARM_UP_LENGTH, case.density, case.dtype, "identical", case.seed)
-        comm.allreduce(input_vector(warm_up, comm.rank), algorithm=self.algorithm)
-        vector = input_vector(case, comm.rank)
+        comm.allreduce(contenders.input_vector(warm_up, comm.rank), algorithm=self.algorithm)
+        vector = contenders.input_vector(case, comm.rank)
         results: list[SparseVector] = []
         comm.barrier()
         growth = peak_growth(lambda: results.append(comm.allreduce(vector, algorithm=self.algorithm)))
@@ -66,10 +64,10 @@ class MemoryRow(ProblemRow):
 
 def run(options: MemoryOptions, on_progress: OnProgress) -> list[Result[MemoryRow]]:
     """Each algorithm in fresh processes, because one must not use the heap that another has left."""
-    case, algorithms, rows = options.case(), choose_sparse_algorithms(options.algorithms), []
+    case, algorithms, rows = options.case(), contenders.choose_sparse_algorithms(options.algorithms), []
     for done, name in enumerate(algorithms):
         on_progress(f"memory of {name}", done, len(algorithms))
-        [event] = run_ranks(MemoryPlan((case,), name), "tcp", None)
+        [event] = session.run_ranks(MemoryPlan((case,), name), "tcp", None)
         rows.append(_row(case, name, event["found"]))
     header = [
         table.describe_problem(case),

@@ -8,30 +8,18 @@ together        start all calls, run the loop, wait for all
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import options as opt
+from sparsewire.bench.harness import session, table
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.clock import Contender, measure
+from sparsewire.bench.harness.clock import Contender, measure, seconds_of
 from sparsewire.bench.harness.contenders import CommunicatorRanks, as_array, input_vector
-from sparsewire.bench.harness.options import (
-    Density,
-    Driver,
-    Json,
-    Network,
-    Option,
-    Options,
-    Ranks,
-    Seconds,
-    Seed,
-    Size,
-)
 from sparsewire.bench.harness.problem import Case, Values, exact_sum, parse_size
 from sparsewire.bench.harness.records import (
     OfRanks,
@@ -41,7 +29,6 @@ from sparsewire.bench.harness.records import (
     slowest_rank,
     time_fields,
 )
-from sparsewire.bench.harness.session import run_ranks, timeout_s
 from sparsewire.bench.harness.worker import CasePlan, Found, OnStep
 from sparsewire.communicator import Communicator
 
@@ -51,20 +38,18 @@ TRIALS = 5  # to find out how long communication and a pass of the loop take
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverlapOptions(Options):
+class OverlapOptions(opt.Options):
     """Eight calls in flight beside a numpy loop: does communication hide behind computing?"""
 
-    ranks: Ranks = 2
-    size: Size = "4M"
-    density: Density = 0.01
-    seed: Seed = 0
-    driver: Driver = "tcp"
-    network: Network = None
-    compute_ratio: Annotated[float, Option("Computing, in units of the communication's time.", min=0.01)] = (
-        3.0
-    )
-    seconds: Seconds = 10.0
-    json: Json = None
+    ranks: opt.Ranks = 2
+    size: opt.Size = "4M"
+    density: opt.Density = 0.01
+    seed: opt.Seed = 0
+    driver: opt.Driver = "tcp"
+    network: opt.Network = None
+    compute_ratio: float = opt.option(3.0, "Computing, in units of the communication's time.", min=0.01)
+    seconds: opt.Seconds = 10.0
+    json: opt.Json = None
 
 
 class InFlight(Contender):
@@ -122,9 +107,7 @@ def _seconds(contender: Contender, comm: Communicator) -> float:
     times = []
     for _ in range(1 + TRIALS):  # the first one connects
         comm.barrier()
-        start = time.perf_counter()
-        contender.run()
-        times.append(time.perf_counter() - start)
+        times.append(seconds_of(contender.run))
     return statistics.median(times[1:])
 
 
@@ -141,9 +124,9 @@ class OverlapRow(ProblemRow, TimedRow):
 def run(options: OverlapOptions, on_progress: OnProgress) -> list[Result[OverlapRow]]:
     """Calls in flight, the loop, and both together, in turns."""
     case = Case(options.ranks, parse_size(options.size), options.density, seed=options.seed)
-    limit = timeout_s(case, options.network)
+    limit = session.timeout_s(case, options.network)
     plan = OverlapPlan((case,), options.compute_ratio, options.seconds, timeout_s=limit)
-    [event] = run_ranks(plan, options.driver, options.network, partial(on_progress, "measuring"))
+    [event] = session.run_ranks(plan, options.driver, options.network, partial(on_progress, "measuring"))
     rows = make_rows(case, event["found"], options.driver, options.network)
     where = table.describe_driver(options.driver, options.network)
     header = [table.describe_problem(case), f"{where}  {CALLS} calls in flight"]

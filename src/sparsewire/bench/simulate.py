@@ -13,25 +13,16 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from sparsewire.bench import allreduce
 from sparsewire.bench.allreduce.rows import Row, make_rows
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import clock, contenders, layouts, table
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
 from sparsewire.bench.harness.bounds import Bounds
-from sparsewire.bench.harness.clock import Moved, Record
-from sparsewire.bench.harness.contenders import (
-    Configuration,
-    choose_algorithms,
-    choose_precisions,
-    configurations,
-    input_vector,
-)
-from sparsewire.bench.harness.layouts import TraceRows
-from sparsewire.bench.harness.options import Json, Names, Option, Precisions, ProblemOptions, Ranks, Size
+from sparsewire.bench.harness.options import Json, Names, Precisions, ProblemOptions, Ranks, Size, option
 from sparsewire.bench.harness.problem import Case, Values, count_wrong, exact_sum
 from sparsewire.bench.harness.variants import predicted_seconds, script, takes_dense
 from sparsewire.cost import HEADER_BYTES, CostFigures
@@ -47,6 +38,8 @@ FEWEST_ENTRIES = 1024  # of an input: with fewer, chance decides how they spread
 # ordinary server.
 SECONDS_PER_ENTRY = 6e-9
 SECONDS_PER_VALUE = 0.4e-9
+# Columns that it shares with ``bench allreduce``.
+OF_ALLREDUCE = ("vs\ndense", "vs\ncoo", "bytes\nsent", "messages", "x wire\nlimit", "density\nout", "wrong")
 PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
@@ -58,11 +51,9 @@ class SimulateOptions(ProblemOptions):
     size: Size = "110M"
     algorithms: Names = "all"
     precision: Precisions = "exact"
-    latency: Annotated[str, Option("Of every message, e.g. 50us.")] = "50us"
-    overhead: Annotated[str, Option("What a rank spends on each message; the default is that of TCP.")] = (
-        "60us"
-    )
-    bandwidth: Annotated[str, Option("Of every rank, in each direction, e.g. 1gbit.")] = "1gbit"
+    latency: str = option("50us", "Of every message, e.g. 50us.")
+    overhead: str = option("60us", "What a rank spends on each message; the default is that of TCP.")
+    bandwidth: str = option("1gbit", "Of every rank, in each direction, e.g. 1gbit.")
     json: Json = None
 
 
@@ -88,9 +79,9 @@ def run(options: SimulateOptions, on_progress: OnProgress) -> list[Result[Row]]:
         seconds_per_entry=SECONDS_PER_ENTRY,
         seconds_per_value=SECONDS_PER_VALUE,
     )
-    algorithms = choose_algorithms(options.algorithms, "simulator")
-    precisions = choose_precisions(options.precision, options.dtype)
-    running, skipped = configurations(algorithms, precisions)
+    algorithms = contenders.choose_algorithms(options.algorithms, "simulator")
+    precisions = contenders.choose_precisions(options.precision, options.dtype)
+    running, skipped = contenders.configurations(algorithms, precisions)
     scale = scale_of(case)
     rows = simulate(case, running, figures, options.bandwidth, on_progress)
     header = [
@@ -110,7 +101,7 @@ def run(options: SimulateOptions, on_progress: OnProgress) -> list[Result[Row]]:
 
 def simulate(
     case: Case,
-    running: Sequence[Configuration],
+    running: Sequence[contenders.Configuration],
     figures: CostFigures,
     network_name: str,
     on_progress: OnProgress,
@@ -118,7 +109,7 @@ def simulate(
     """Each algorithm once in each precision, because virtual time has no noise; fastest first."""
     scale = scale_of(case)
     small = _shrunk(case, scale)
-    inputs = [input_vector(small, rank) for rank in range(case.ranks)]
+    inputs = [contenders.input_vector(small, rank) for rank in range(case.ranks)]
     expected = exact_sum(small)
     bounds = Bounds(small, expected)
     records = []
@@ -132,18 +123,19 @@ def simulate(
         nnz_out=int(np.count_nonzero(expected)) * scale,
         driver="simulator",
         network=network_name,
-        bits_per_second=round(figures.bandwidth * 8),
     )
 
 
-def predict(case: Case, running: Sequence[Configuration], figures: CostFigures) -> dict[str, float]:
+def predict(
+    case: Case, running: Sequence[contenders.Configuration], figures: CostFigures
+) -> dict[str, float]:
     """The seconds of the cost functions, which know neither how zipf's supports overlap nor blocks."""
     if case.layout or case.distribution in ("zipf", "rows"):
         return {}
     return {str(one): predicted_seconds(*one, case, _coding_free(figures, one)) for one in running}
 
 
-def _coding_free(figures: CostFigures, configuration: Configuration) -> CostFigures:
+def _coding_free(figures: CostFigures, configuration: contenders.Configuration) -> CostFigures:
     """The figures, in which coding an index is free; for "coo" it is infinitely slow."""
     is_coo = configuration.precision == "coo"
     return replace(figures, seconds_per_index=math.inf) if is_coo else figures
@@ -155,7 +147,7 @@ def scale_of(case: Case) -> int:
     scale = 1
     while dense_bytes > scale * ROOM_BYTES and case.nnz >= 2 * scale * FEWEST_ENTRIES:
         scale *= 2
-    return 1 if isinstance(case.layout, TraceRows) else scale  # a trace cannot shrink
+    return 1 if isinstance(case.layout, layouts.TraceRows) else scale  # a trace cannot shrink
 
 
 def _shrunk(case: Case, scale: int) -> Case:
@@ -165,7 +157,7 @@ def _shrunk(case: Case, scale: int) -> Case:
 
 
 def _simulate(
-    configuration: Configuration,
+    configuration: contenders.Configuration,
     case: Case,
     small_case: Case,
     inputs: Sequence[SparseVector],
@@ -190,7 +182,7 @@ def _simulate(
 
 
 def _records(
-    configuration: Configuration,
+    configuration: contenders.Configuration,
     outcome: simulator.Simulation[SparseVector],
     expected: Values,
     bound: Values | None,
@@ -204,10 +196,10 @@ def _records(
     records = []
     for rank, traffic in enumerate(outcome.traffic):
         total = outcome.results[rank].to_dense()  # one at a time, because they may be large
-        record = Record(
+        record = clock.Record(
             *configuration,
             [outcome.finished_at[rank]],
-            Moved(
+            clock.Moved(
                 full_size(traffic.bytes_sent, traffic.messages_sent),
                 full_size(traffic.bytes_received, traffic.messages_received),
                 traffic.messages_sent,
@@ -221,23 +213,12 @@ def _records(
 
 def _columns(model: Mapping[str, float]) -> Columns[Row]:
     """Those of ``bench allreduce`` that a simulation has, and what the cost functions say."""
-    of_allreduce = {
-        name: allreduce.COLUMNS[name]
-        for name in (
-            "vs\ndense",
-            "vs\ncoo",
-            "bytes\nsent",
-            "messages",
-            "x wire\nlimit",
-            "density\nout",
-            "wrong",
-        )
-    }
+    of_allreduce = {name: allreduce.COLUMNS[name] for name in OF_ALLREDUCE}
     return {
-        "algorithm": lambda row: str(Configuration(row.algorithm, row.precision)),
+        "algorithm": lambda row: str(contenders.Configuration(row.algorithm, row.precision)),
         "simulated": lambda row: table.format_seconds(row.seconds_median),
         "formula": lambda row: table.format_seconds(
-            model.get(str(Configuration(row.algorithm, row.precision)))
+            model.get(str(contenders.Configuration(row.algorithm, row.precision)))
         ),
         **of_allreduce,
     }

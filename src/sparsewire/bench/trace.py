@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.options import Option, Options, Ranks
+from sparsewire.bench.harness.options import Option, Options, Ranks, option
 from sparsewire.bench.harness.table import format_bytes
 from sparsewire.bench.harness.trace_file import Trace, write_trace
 from sparsewire.bench.train.tasks import words
@@ -27,10 +27,10 @@ class TraceOptions(Options):
 
     file: Annotated[Path, Option("Where to write it, an .npz file.", by_position=True)]
     ranks: Ranks = 8
-    row: Annotated[int, Option("Positions of a row of the table.", min=1)] = 64
-    batch: Annotated[int, Option("Words of a rank and step.", min=1)] = 2048
-    steps: Annotated[int, Option("To record.", min=1)] = 8
-    data: Annotated[Path | None, Option("A text, instead of the standard library's source.")] = None
+    row: int = option(64, "Positions of a row of the table.", min=1)
+    batch: int = option(2048, "Words of a rank and step.", min=1)
+    steps: int = option(8, "To record.", min=1)
+    data: Path | None = option(None, "A text, instead of the standard library's source.")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from sparsewire.commands import bench, linear, run, tune
+from sparsewire.commands.generate import make_callback
 from sparsewire.errors import SparsewireError
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ app.add_typer(bench.make_group("Measure, side by side and checked."), name="benc
 app.add_typer(bench.make_group("Predict, in virtual time, for any number of ranks."), name="simulate")
 app.command(context_settings={"allow_interspersed_args": False})(run.run)
 app.command()(run.serve)
-app.command()(tune.tune)
+app.command("tune")(make_callback(tune.TuneOptions, tune.tune))
 
 
 @app.command("demo")

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsewire.bench.harness.options import Driver, Network, Option, Options, Ranks, parse_numbers
+from sparsewire.bench.harness.options import Driver, Network, Option, Options, Ranks, option, parse_numbers
 from sparsewire.commands.generate import make_callback
+
+LibsvmFile = Annotated[Path, Option("A LIBSVM file; .gz, .bz2, .xz and .zst too.", by_position=True)]
 
 group = typer.Typer(help="Linear models of LIBSVM files, on many ranks.", no_args_is_help=True)
 
@@ -19,56 +21,45 @@ group = typer.Typer(help="Linear models of LIBSVM files, on many ranks.", no_arg
 class FitOptions(Options):
     """Train a linear model; Ctrl-C leaves the model of the last complete pass."""
 
-    train: Annotated[Path, Option("A LIBSVM file; .gz, .bz2, .xz and .zst too.", by_position=True)]
-    test: Annotated[Path | None, Option("A file to score the model on after every pass.")] = None
-    loss: Annotated[str, Option("logistic, squared_hinge or hinge for classes; squared for values.")] = (
-        "logistic"
-    )
-    solver: Annotated[str, Option("sgd: mini-batches of rows. cd: random blocks of features.")] = "sgd"
-    epochs: Annotated[int, Option("Passes over the data, at most.", min=1)] = 10
+    train: LibsvmFile
+    test: Path | None = option(None, "A file to score the model on after every pass.")
+    loss: str = option("logistic", "logistic, squared_hinge or hinge for classes; squared for values.")
+    solver: str = option("sgd", "sgd: mini-batches of rows. cd: random blocks of features.")
+    epochs: int = option(10, "Passes over the data, at most.", min=1)
     ranks: Ranks = 4
     driver: Driver = "tcp"
     network: Network = None
-    model: Annotated[Path | None, Option("Where to save the model after every pass, an .npz file.")] = None
-    penalty: Annotated[str, Option("l2, l1, elasticnet or none.")] = "l2"
-    alpha: Annotated[float, Option("Strength of the penalty.")] = 1e-4
-    l1_ratio: Annotated[float, Option("Share of l1 in elasticnet.")] = 0.15
-    class_weight: Annotated[str | None, Option("'balanced': rare classes count as much as others.")] = None
-    positive: Annotated[
-        str | None, Option("Labels, separated by commas, that are one class (1) against the rest (-1).")
-    ] = None
-    batch: Annotated[int, Option("Rows of a rank and step (sgd).")] = 1000
-    eta0: Annotated[float | None, Option("Length of the first step (sgd); default: as the data allows.")] = (
-        None
+    model: Path | None = option(None, "Where to save the model after every pass, an .npz file.")
+    penalty: str = option("l2", "l2, l1, elasticnet or none.")
+    alpha: float = option(1e-4, "Strength of the penalty.")
+    l1_ratio: float = option(0.15, "Share of l1 in elasticnet.")
+    class_weight: str | None = option(None, "'balanced': rare classes count as much as others.")
+    positive: str | None = option(
+        None, "Labels, separated by commas, that are one class (1) against the rest (-1)."
     )
-    learning_rate: Annotated[str, Option("Of later steps (sgd): constant, invscaling or epoch_decay.")] = (
-        "constant"
+    batch: int = option(1000, "Rows of a rank and step (sgd).")
+    eta0: float | None = option(None, "Length of the first step (sgd); default: as the data allows.")
+    learning_rate: str = option("constant", "Of later steps (sgd): constant, invscaling or epoch_decay.")
+    power_t: float = option(0.5, "invscaling: divided by the step's number to this power.")
+    decay: float = option(0.8, "epoch_decay: factor of every pass.")
+    momentum: float = option(0.0, "Of steps (sgd).")
+    average: bool = option(False, "The model is the mean over all steps (sgd).")
+    block: int = option(100, "Features of a rank and step (cd).")
+    algorithm: str = option("auto", "Of the sum of gradients (sgd).")
+    precision: str | None = option(
+        None, "Of gradients on the wire: float16, bfloat16, qsgd2, qsgd4 or qsgd8."
     )
-    power_t: Annotated[float, Option("invscaling: divided by the step's number to this power.")] = 0.5
-    decay: Annotated[float, Option("epoch_decay: factor of every pass.")] = 0.8
-    momentum: Annotated[float, Option("Of steps (sgd).")] = 0.0
-    average: Annotated[bool, Option("The model is the mean over all steps (sgd).")] = False
-    block: Annotated[int, Option("Features of a rank and step (cd).")] = 100
-    algorithm: Annotated[str, Option("Of the sum of gradients (sgd).")] = "auto"
-    precision: Annotated[
-        str | None, Option("Of gradients on the wire: float16, bfloat16, qsgd2, qsgd4 or qsgd8.")
-    ] = None
-    method: Annotated[str, Option("exact, or what selects the largest entries of gradients: topk, ...")] = (
-        "exact"
+    method: str = option("exact", "exact, or what selects the largest entries of gradients: topk, ...")
+    density: float = option(0.01, "Share of the gradient that is sent, unless it is exact.")
+    tol: float | None = option(None, "Stop when five passes have not gained this much; default: never.")
+    early_stopping: bool = option(False, "Stop by the loss of a tenth of the rows, held out.")
+    features: int | None = option(None, "Number of features; default: the largest index.", min=1)
+    zero_based: bool | None = option(
+        None, "What indices count from; default: 0 if it occurs.", flags=("--zero-based/--one-based",)
     )
-    density: Annotated[float, Option("Share of the gradient that is sent, unless it is exact.")] = 0.01
-    tol: Annotated[
-        float | None, Option("Stop when five passes have not gained this much; default: never.")
-    ] = None
-    early_stopping: Annotated[bool, Option("Stop by the loss of a tenth of the rows, held out.")] = False
-    features: Annotated[int | None, Option("Number of features; default: the largest index.", min=1)] = None
-    zero_based: Annotated[
-        bool | None,
-        Option("What indices count from; default: 0 if it occurs.", ("--zero-based/--one-based",)),
-    ] = None
-    dtype: Annotated[str, Option("Of data and model: float32 or float64.")] = "float32"
-    seed: Annotated[int, Option("The same seed gives the same model.")] = 0
-    json: Annotated[Path | None, Option("Also write all passes to this file.", is_output=True)] = None
+    dtype: str = option("float32", "Of data and model: float32 or float64.")
+    seed: int = option(0, "The same seed gives the same model.")
+    json: Path | None = option(None, "Also write all passes to this file.", is_output=True)
 
     def unused(self) -> tuple[str, ...]:
         """There are many options, so those with their default values are not recorded."""
@@ -76,27 +67,17 @@ class FitOptions(Options):
 
     def parameters(self) -> dict[str, Any]:
         """The parameters of the estimator."""
+        same = (
+            *("solver", "alpha", "l1_ratio", "tol", "early_stopping", "learning_rate", "eta0", "power_t"),
+            *("decay", "momentum", "average", "method", "algorithm", "precision", "density"),
+        )
         parameters = {
-            "solver": self.solver,
+            **{name: getattr(self, name) for name in same},
             "penalty": None if self.penalty == "none" else self.penalty,
-            "alpha": self.alpha,
-            "l1_ratio": self.l1_ratio,
             "max_iter": self.epochs,
-            "tol": self.tol,
-            "early_stopping": self.early_stopping,
             "batch_size": self.batch,
-            "learning_rate": self.learning_rate,
-            "eta0": self.eta0,
-            "power_t": self.power_t,
-            "decay": self.decay,
-            "momentum": self.momentum,
-            "average": self.average,
             "block_size": self.block,
             "random_state": self.seed,
-            "method": self.method,
-            "algorithm": self.algorithm,
-            "precision": self.precision,
-            "density": self.density,
         }
         return parameters | ({"class_weight": self.class_weight} if self.class_weight else {})
 
@@ -135,20 +116,18 @@ def fit(options: FitOptions) -> None:
 group.command("fit")(make_callback(FitOptions, fit))
 
 
-@group.command("predict")
-def predict(
-    model: Annotated[Path, typer.Argument(help="What `linear fit --model` wrote.", show_default=False)],
-    data: Annotated[
-        Path, typer.Argument(help="A LIBSVM file; .gz, .bz2, .xz and .zst too.", show_default=False)
-    ],
-    output: Annotated[
-        Path | None, typer.Option(help="Where to write predictions; default: standard output.")
-    ] = None,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Of every class, instead of the likeliest one.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(Options):
     """A line for every row of DATA: what MODEL predicts for it; and how much of that is right."""
+
+    model: Annotated[Path, Option("What `linear fit --model` wrote.", by_position=True)]
+    data: LibsvmFile
+    output: Path | None = option(None, "Where to write predictions; default: standard output.")
+    probabilities: bool = option(False, "Of every class, instead of the likeliest one.")
+
+
+def predict(options: PredictOptions) -> None:
+    """Predict, and print how much is right."""
     import warnings
 
     from sparsewire.linear.prediction import predict_file
@@ -156,8 +135,13 @@ def predict(
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _print_warning
-        predicted = predict_file(model, data, output, probabilities=probabilities)
-    print(predicted, file=sys.stdout if output else sys.stderr)
+        predicted = predict_file(
+            options.model, options.data, options.output, probabilities=options.probabilities
+        )
+    print(predicted, file=sys.stdout if options.output else sys.stderr)
+
+
+group.command("predict")(make_callback(PredictOptions, predict))
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from sparsewire.bench.harness.progress import make_bar
 from sparsewire.bench.harness.table import format_bytes, format_number, format_seconds
 from sparsewire.communicator.join import init
 from sparsewire.errors import InputError, SparsewireError
@@ -124,15 +124,7 @@ def _shown(epochs: int, score: str) -> AbstractContextManager[Show]:
 
 @contextmanager
 def _bar(epochs: int, score: str) -> Iterator[Show]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeElapsedColumn(),
-    )
-    # The bar is redrawn by calls and not by a thread, which would take processor time from the ranks.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with make_bar("{task.fields[figures]}") as bar:
         task = bar.add_task("starting", total=epochs, figures="")
         bar.refresh()
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Annotated
+from dataclasses import dataclass
 
 import typer
 
-Ranks = Annotated[int, typer.Option("-n", "--ranks", min=2, help="Local ranks to start.")]
+from sparsewire.bench.harness.options import Network, Options, Seconds, option
 
 
-def tune(
-    ranks: Ranks = 4,
-    driver: Annotated[str, typer.Option(help="Of the ranks to start: tcp or mpi.")] = "tcp",
-    network: Annotated[
-        str | None, typer.Option(help="Rate of an emulated link per rank, e.g. 1gbit (Linux, root).")
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time to spend on measuring.")] = 20.0,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(Options):
     """Measure what messages and computing cost here, for `auto` to choose by; in a job, with its ranks."""
+
+    ranks: int = option(4, "Local ranks to start.", flags=("-n", "--ranks"), min=2)
+    driver: str = option("tcp", "Of the ranks to start: tcp or mpi.")
+    network: Network = None
+    seconds: Seconds = 20.0
+
+
+def tune(options: TuneOptions) -> None:
+    """Tune the ranks of the job that this process belongs to, or start ranks that do."""
     import sparsewire
     from sparsewire.bench.harness.progress import progress
     from sparsewire.choosing.tune import run_tune
@@ -29,12 +32,14 @@ def tune(
     with sparsewire.init() as comm:
         if comm.size > 1:
             with progress("tune") if comm.rank == 0 else nullcontext(lambda *_: None) as on_progress:
-                found = run_tune(comm, budget_s=seconds, tell=on_progress)
+                found = run_tune(comm, budget_s=options.seconds, tell=on_progress)
             print(found, end="\n" if found else "")
             return
-    rate = parse_rate(network) if network else None
-    ourselves = ["-m", "sparsewire", "tune", "--seconds", f"{seconds:g}"]
-    outcome = run_job(ourselves, ranks, driver=driver, bits_per_second=rate, on_line=_print_line)
+    rate = parse_rate(options.network) if options.network else None
+    ourselves = ["-m", "sparsewire", "tune", "--seconds", f"{options.seconds:g}"]
+    outcome = run_job(
+        ourselves, options.ranks, driver=options.driver, bits_per_second=rate, on_line=_print_line
+    )
     raise typer.Exit(outcome.code)
 
 

@@ -5,83 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from sparsewire.bench.allreduce.frames import with_frames
 from sparsewire.bench.allreduce.rank import AllreducePlan
 from sparsewire.bench.allreduce.rows import Row, best, make_rows
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import bounds, clock, contenders, session, table, variants
+from sparsewire.bench.harness import options as opt
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.bounds import Bounds
-from sparsewire.bench.harness.clock import WARM_UP_ROUNDS, measure
-from sparsewire.bench.harness.contenders import (
-    Configuration,
-    LocalAllreduce,
-    SingleProcess,
-    choose_algorithms,
-    choose_precisions,
-    configurations,
-    input_vector,
-)
 from sparsewire.bench.harness.figure import power_of_two, saved_figure, tidy, where
-from sparsewire.bench.harness.options import (
-    Json,
-    Names,
-    Network,
-    NoPeers,
-    Option,
-    Plot,
-    Precisions,
-    ProblemOptions,
-    Seconds,
-)
 from sparsewire.bench.harness.peers import PEER_NAMES, choose_peers, reason_to_skip
 from sparsewire.bench.harness.problem import Case, exact_sum
 from sparsewire.bench.harness.records import OfRanks
-from sparsewire.bench.harness.session import run_ranks, timeout_s
-from sparsewire.bench.harness.variants import is_dense
 from sparsewire.cost import CostFigures
 from sparsewire.errors import InputError
-from sparsewire.launch.emulation import parse_rate
 
 DRIVERS = ("tcp", "mpi", "local")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllreduceOptions(ProblemOptions):
+class AllreduceOptions(opt.ProblemOptions):
     """Every algorithm against dense, and against gloo or MPI, in one run, each result checked."""
 
-    density: Annotated[str, Option("Share of each rank's entries that are not zero; several: 0.01,0.1.")] = (
-        "0.01"
-    )
-    algorithms: Names = "all"
-    precision: Precisions = "exact"
-    driver: Annotated[str, Option("tcp, mpi: real processes. local: one process.")] = "tcp"
-    network: Network = None
-    peers: Annotated[str, Option("Names, separated by commas, or 'all' of the driver.")] = "all"
-    no_peers: NoPeers = False
-    aggregators: Annotated[int, Option("Further ranks, for omnireduce-dedicated (tcp only).", min=0)] = 0
-    seconds: Seconds = 20.0
-    iterations: Annotated[
-        int | None, Option("Of every row; default: as many as fit in --seconds.", min=1)
-    ] = None
-    json: Json = None
-    plot: Plot = None
+    density: str = opt.option("0.01", "Share of each rank's entries that are not zero; several: 0.01,0.1.")
+    algorithms: opt.Names = "all"
+    precision: opt.Precisions = "exact"
+    driver: str = opt.option("tcp", "tcp, mpi: real processes. local: one process.")
+    network: opt.Network = None
+    peers: str = opt.option("all", "Names, separated by commas, or 'all' of the driver.")
+    no_peers: opt.NoPeers = False
+    aggregators: int = opt.option(0, "Further ranks, for omnireduce-dedicated (tcp only).", min=0)
+    seconds: opt.Seconds = 20.0
+    iterations: int | None = opt.option(None, "Of every row; default: as many as fit in --seconds.", min=1)
+    json: opt.Json = None
+    plot: opt.Plot = None
 
 
 def run(options: AllreduceOptions, on_progress: OnProgress) -> list[Result[Row]]:
     """One result for each density; the ranks go through all of them."""
     cases = options.cases()
-    algorithms = tuple(choose_algorithms(options.algorithms, options.driver, options.aggregators))
-    precisions = tuple(choose_precisions(options.precision, options.dtype))
+    algorithms = tuple(contenders.choose_algorithms(options.algorithms, options.driver, options.aggregators))
+    precisions = tuple(contenders.choose_precisions(options.precision, options.dtype))
     peers = () if options.no_peers else choose_peers(options.peers, options.driver)
     if options.aggregators and options.driver != "tcp":
         raise InputError(f"--aggregators needs --driver tcp, not {options.driver}")
     if options.driver not in DRIVERS:
         raise InputError(f"unknown driver {options.driver!r}; known are {', '.join(DRIVERS)}")
-    running, skipped = configurations(algorithms, precisions, options.driver)
+    running, skipped = contenders.configurations(algorithms, precisions, options.driver)
     if options.driver == "local":
         return [_run_in_this_process(case, options, running, skipped, on_progress) for case in cases]
     skipped |= {peer: reason for peer in peers if (reason := reason_to_skip(peer, options.dtype))}
@@ -93,7 +65,7 @@ def run(options: AllreduceOptions, on_progress: OnProgress) -> list[Result[Row]]
         options.seconds,
         peers=tuple(peer for peer in peers if peer not in skipped),
         aggregators=options.aggregators,
-        timeout_s=max(timeout_s(case, options.network) for case in cases),
+        timeout_s=max(session.timeout_s(case, options.network) for case in cases),
     )
     results: list[Result[Row]] = []
 
@@ -105,27 +77,27 @@ def run(options: AllreduceOptions, on_progress: OnProgress) -> list[Result[Row]]
         rows = _rows(case, event["found"], event["nnz_out"], options)
         results.append(make_result(case, with_frames(rows, case, figures.index_price), skipped))
 
-    run_ranks(plan, options.driver, options.network, on_step, on_found)
+    session.run_ranks(plan, options.driver, options.network, on_step, on_found)
     return results
 
 
 def _run_in_this_process(
     case: Case,
     options: AllreduceOptions,
-    running: Sequence[Configuration],
+    running: Sequence[contenders.Configuration],
     skipped: dict[str, str],
     on_progress: OnProgress,
 ) -> Result[Row]:
     if options.network:
         raise InputError("--network needs real ranks: use --driver tcp or mpi")
-    inputs = [input_vector(case, rank) for rank in range(case.ranks)]
+    inputs = [contenders.input_vector(case, rank) for rank in range(case.ranks)]
     expected = exact_sum(case)
-    records = measure(
-        [LocalAllreduce(one, case, inputs) for one in running],
-        SingleProcess(),
+    records = clock.measure(
+        [contenders.LocalAllreduce(one, case, inputs) for one in running],
+        contenders.SingleProcess(),
         expected,
         budget_s=options.seconds,
-        bound=Bounds(case, expected).of,
+        bound=bounds.Bounds(case, expected).of,
         iterations=options.iterations,
         on_progress=lambda done, total: on_progress("measuring", done, total),
     )
@@ -135,15 +107,8 @@ def _run_in_this_process(
 
 
 def _rows(case: Case, records: Sequence[OfRanks], nnz_out: int, options: AllreduceOptions) -> list[Row]:
-    return make_rows(
-        case,
-        records,
-        nnz_out=nnz_out,
-        driver=options.driver,
-        network=options.network,
-        bits_per_second=parse_rate(options.network) if options.network else None,
-        aggregators=options.aggregators,
-    )
+    where = options.driver, options.network, options.aggregators
+    return make_rows(case, records, nnz_out, *where)
 
 
 def make_result(case: Case, rows: Sequence[Row], skipped: dict[str, str]) -> Result[Row]:
@@ -167,7 +132,7 @@ def _header(case: Case, rows: Sequence[Row]) -> list[str]:
     return [
         table.describe_machine("python", "numpy", "torch", "mpi4py"),
         table.describe_problem(case),
-        f"{table.describe_driver(first.driver, first.network)}{dedicated}  warm-up {WARM_UP_ROUNDS}  "
+        f"{table.describe_driver(first.driver, first.network)}{dedicated}  warm-up {clock.WARM_UP_ROUNDS}  "
         f"iterations {iterations}",
         f"time: {time_is}",
     ]
@@ -209,7 +174,7 @@ OF_PRECISIONS = ("precision", "bytes per\nnon-zero", "bytes\nvs coo", "encode", 
 def conclusion(result: Result[Row]) -> str:
     """One sentence, made from the rows."""
     rows = result.rows
-    wrong = [str(Configuration(row.algorithm, row.precision)) for row in rows if row.wrong]
+    wrong = [str(contenders.Configuration(row.algorithm, row.precision)) for row in rows if row.wrong]
     if wrong:
         return f"[bold red]Wrong results from {', '.join(wrong)}: the times mean nothing.[/bold red]"
     winner = best(rows)
@@ -251,10 +216,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             model = [row.model_seconds for row in mine if row.model_seconds]
             if len(model) == len(mine):
                 panel.plot(densities, model, color=line.get_color(), linestyle=":", label=f"{name}, model")
-        panel.set_xscale("log")
-        panel.set_yscale("log")
+        panel.set(xscale="log", yscale="log", ylabel="seconds at the slowest rank, medians")
         panel.set_xlabel("density: share of blocks" if ":" in first.distribution else "density")
-        panel.set_ylabel("seconds at the slowest rank, medians")
         panel.set_title(
             f"Sum of {first.ranks} vectors of {power_of_two(first.length)} over "
             f"{where(first.driver, first.network)} ({first.distribution})"
@@ -265,7 +228,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 def _color(name: str) -> str | None:
     """Peers are black and our dense algorithms grey; the others take the next colour."""
-    return "black" if name in PEER_NAMES else "#888888" if is_dense(name) else None
+    return "black" if name in PEER_NAMES else "#888888" if variants.is_dense(name) else None
 
 
 BENCHMARK = Benchmark("bench allreduce", AllreduceOptions, run, COLUMNS, conclusion, best_in_green, plot)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
 from sparsewire.bench.allreduce.rows import Row
+from sparsewire.bench.harness.clock import seconds_of
 from sparsewire.bench.harness.contenders import LOSSLESS, input_vector
 from sparsewire.bench.harness.peers import PEER_NAMES
 from sparsewire.bench.harness.problem import Case
@@ -76,9 +76,4 @@ def measure_frame(vector: SparseVector, nonzeros: int, precision: str, index_pri
 
 
 def _median_seconds(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(seconds_of(call) for _ in range(REPEATS))

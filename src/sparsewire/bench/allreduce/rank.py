@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsewire.bench.harness.bounds import Bounds
-from sparsewire.bench.harness.clock import Contender, measure
-from sparsewire.bench.harness.contenders import (
-    Allreduce,
-    CommunicatorRanks,
-    Configuration,
-    configurations,
-    without_aggregators,
-    without_coding,
-)
-from sparsewire.bench.harness.peers import contender
+from sparsewire.bench.harness import bounds, clock, contenders, peers
 from sparsewire.bench.harness.problem import Case, exact_sum, make_input
 from sparsewire.bench.harness.variants import DEDICATED
 from sparsewire.bench.harness.worker import CasePlan, Found, OnStep
@@ -51,12 +41,12 @@ class AllreducePlan(CasePlan):
     def measure_case(self, comm: Communicator, case: Case, on_step: OnStep) -> Found:
         expected = exact_sum(case)
         with ExitStack() as stack:
-            records = measure(
+            records = clock.measure(
                 self._contenders(comm, case, stack),
-                CommunicatorRanks(comm),
+                contenders.CommunicatorRanks(comm),
                 expected,
                 budget_s=self.budget_s,
-                bound=Bounds(case, expected).of,
+                bound=bounds.Bounds(case, expected).of,
                 iterations=self.iterations,
                 drop_above=self.drop_above,
                 interface_bytes=interface_bytes if self.in_namespace else None,
@@ -66,17 +56,19 @@ class AllreducePlan(CasePlan):
         common = {"nnz_out": int(np.count_nonzero(expected)), "figures": asdict(comm.network)}
         return [asdict(record) for record in records], common
 
-    def _contenders(self, comm: Communicator, case: Case, stack: ExitStack) -> list[Contender]:
+    def _contenders(self, comm: Communicator, case: Case, stack: ExitStack) -> list[clock.Contender]:
         """All that take turns; the groups that they need are closed with the stack."""
         indices, values = make_input(case, comm.rank)
         sparse = SparseVector(case.length, indices, values)
         dense = sparse.to_dense()
-        workers = stack.enter_context(without_aggregators(comm)) if self.aggregators else comm
-        plain = stack.enter_context(without_coding(workers)) if "coo" in self.precisions else workers
+        workers = stack.enter_context(contenders.without_aggregators(comm)) if self.aggregators else comm
+        plain = (
+            stack.enter_context(contenders.without_coding(workers)) if "coo" in self.precisions else workers
+        )
 
-        def group(one: Configuration) -> Communicator:
+        def group(one: contenders.Configuration) -> Communicator:
             return comm if one.algorithm == DEDICATED else plain if one.precision == "coo" else workers
 
-        running, _ = configurations(self.algorithms, self.precisions)
-        ours = [Allreduce(one, group(one), case, sparse, dense) for one in running]
-        return [*ours, *(contender(peer, comm, case.length, indices, values) for peer in self.peers)]
+        running, _ = contenders.configurations(self.algorithms, self.precisions)
+        ours = [contenders.Allreduce(one, group(one), case, sparse, dense) for one in running]
+        return [*ours, *(peers.contender(peer, comm, case.length, indices, values) for peer in self.peers)]

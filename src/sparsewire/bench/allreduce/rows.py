@@ -21,6 +21,7 @@ from sparsewire.bench.harness.records import (
 )
 from sparsewire.bench.harness.variants import DEDICATED, is_dense, takes_blocks
 from sparsewire.coding.values import PRECISIONS
+from sparsewire.launch.emulation import parse_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +71,17 @@ class Row(ProblemRow, TimedRow):
 def make_rows(
     case: Case,
     records: Sequence[OfRanks],
-    *,
     nnz_out: int,
     driver: str,
     network: str | None = None,
-    bits_per_second: int | None = None,
     aggregators: int = 0,
 ) -> list[Row]:
     """One row per contender, fastest median first; ``records[r]`` is what rank r recorded."""
     by_contender = list(zip(*records, strict=True))
-    where = {"driver": driver, "network": network}
-    rows = [_row(case, of_ranks, nnz_out, where, bits_per_second, aggregators) for of_ranks in by_contender]
+    bits_per_second = parse_rate(network) if network else None
+    common = {**problem_fields(case), "driver": driver, "network": network, "nnz_out": nnz_out}
+    common["density_out"] = nnz_out / case.length
+    rows = [_row(of_ranks, common, bits_per_second, aggregators) for of_ranks in by_contender]
     if case.layout:
         touched = Touched.of(case)
         rows = [
@@ -96,14 +97,7 @@ def best(rows: Iterable[Row]) -> Row | None:
     return min(ours, key=lambda row: row.seconds_median, default=None)
 
 
-def _row(
-    case: Case,
-    of_ranks: OfRanks,
-    nnz_out: int,
-    where: Mapping[str, Any],
-    bits_per_second: int | None,
-    aggregators: int,
-) -> Row:
+def _row(of_ranks: OfRanks, common: Mapping[str, Any], bits_per_second: int | None, aggregators: int) -> Row:
     moved = [record["moved"] for record in of_ranks]
     interface = _most(record["interface_sent"] for record in of_ranks)
     interface_received = _most(record["interface_received"] for record in of_ranks)
@@ -113,9 +107,7 @@ def _row(
     name = of_ranks[0]["name"]
     return Row(
         algorithm=name,
-        **problem_fields(case),
-        density_out=nnz_out / case.length,
-        nnz_out=nnz_out,
+        **common,
         **time_fields(slowest_rank(of_ranks)),
         bytes_sent_max=sent,
         bytes_received_max=received,
@@ -123,7 +115,6 @@ def _row(
         interface_bytes_max=_most([interface, interface_received]),
         wire_limit_seconds=_wire_limit(sent, received, bits_per_second),
         wrong=count_wrong_results(of_ranks),
-        **where,
         chosen=moved[0]["algorithm"] if name == "auto" else None,
         precision=of_ranks[0]["precision"],
         aggregators=aggregators if name == DEDICATED else 0,

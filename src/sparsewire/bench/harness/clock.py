@@ -12,7 +12,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -119,6 +119,13 @@ def measure(
     return records
 
 
+def seconds_of(call: Callable[..., object], *arguments: Any, **more: Any) -> float:
+    """The time of one call."""
+    start = time.perf_counter()
+    call(*arguments, **more)
+    return time.perf_counter() - start
+
+
 def iteration_counts(seconds: Sequence[float | None], budget_s: float) -> list[int]:
     """How many iterations each contender has if all get the same share of the time; None gets none."""
     share_s = budget_s / sum(s is not None for s in seconds)
@@ -141,17 +148,12 @@ def takes_part(iteration: int, count: int, total: int) -> bool:
 
 
 def _turn(
-    contender: Contender,
-    record: Record,
-    ranks: Ranks,
-    interface_bytes: Callable[[], tuple[int, int]] | None,
+    contender: Contender, record: Record, ranks: Ranks, interface_bytes: Callable[[], tuple[int, int]] | None
 ) -> float:
     contender.prepare()
     before = interface_bytes() if interface_bytes else None
     ranks.barrier()
-    start = time.perf_counter()
-    contender.run()
-    seconds = time.perf_counter() - start
+    seconds = seconds_of(contender.run)
     record.moved = contender.moved()
     if interface_bytes and before:
         ranks.barrier()  # after it, everything that was sent has arrived and is counted

@@ -19,19 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsewire.algorithms import ALGORITHMS
+from sparsewire.bench.harness import variants
 from sparsewire.bench.harness.clock import Contender, Moved
 from sparsewire.bench.harness.problem import Case, Values, make_input
-from sparsewire.bench.harness.variants import (
-    DEDICATED,
-    FURTHER,
-    as_called,
-    as_given,
-    is_dense,
-    script,
-    supports_precision,
-    takes_blocks,
-    takes_dense,
-)
 from sparsewire.coding.values import PRECISIONS, precision_of
 from sparsewire.communicator import Communicator
 from sparsewire.drivers import local
@@ -68,9 +58,9 @@ def _reason_to_skip(configuration: Configuration, driver: str) -> str | None:
     algorithm, precision = configuration
     if precision == "coo" and driver == "local":
         return "nothing travels with --driver local, so that it would be the same as exact"
-    if precision == "coo" and algorithm == DEDICATED:
+    if precision == "coo" and algorithm == variants.DEDICATED:
         return "a group that does not code has no dedicated aggregators"
-    if precision in LOSSLESS or algorithm == "auto" or supports_precision(algorithm):
+    if precision in LOSSLESS or algorithm == "auto" or variants.supports_precision(algorithm):
         return None
     return "it adds up in many places, and would round in each"
 
@@ -102,17 +92,19 @@ def choose_algorithms(text: str, driver: str, aggregators: int = 0) -> list[str]
     Dedicated aggregators add a row of their own.
     """
     known = [*ALGORITHMS, "auto"] if driver in ("tcp", "mpi") else list(ALGORITHMS)
-    names = known if text == "all" else choose_names(text, "algorithm", [*known, *FURTHER])
-    if DEDICATED in names and not aggregators:
-        raise InputError(f"{DEDICATED} needs ranks that only aggregate: say how many with --aggregators")
-    return [*names, DEDICATED] if aggregators and DEDICATED not in names else names
+    names = known if text == "all" else choose_names(text, "algorithm", [*known, *variants.FURTHER])
+    if variants.DEDICATED in names and not aggregators:
+        raise InputError(
+            f"{variants.DEDICATED} needs ranks that only aggregate: say how many with --aggregators"
+        )
+    return [*names, variants.DEDICATED] if aggregators and variants.DEDICATED not in names else names
 
 
 def choose_sparse_algorithms(text: str) -> list[str]:
     """The names in ``a,b,c`` without the dense ones; "all" is every sparse algorithm and `auto`."""
     known = [*ALGORITHMS, "auto"]
     names = known if text == "all" else choose_names(text, "algorithm", known)
-    names = [name for name in names if not is_dense(name)]
+    names = [name for name in names if not variants.is_dense(name)]
     if not names:
         raise InputError(f"{text} has no sparse algorithm")
     return names
@@ -177,10 +169,10 @@ class Allreduce(Contender):
     ) -> None:
         self.name, self.precision = configuration
         self._comm = comm
-        self._algorithm = as_called(self.name, case)
-        self._input: Any = dense if takes_dense(self.name, case, sparse) else sparse
+        self._algorithm = variants.as_called(self.name, case)
+        self._input: Any = dense if variants.takes_dense(self.name, case, sparse) else sparse
         # Blocks are summed in place, as gloo does it: blocks that no rank has need not be written.
-        self._original = as_given(dense, case) if takes_blocks(self.name, case) else None
+        self._original = variants.as_given(dense, case) if variants.takes_blocks(self.name, case) else None
         if self._original is not None:
             self._input = self._original.copy()
         self._rounded_to = None if self.precision in LOSSLESS else self.precision
@@ -214,7 +206,7 @@ class LocalAllreduce(Contender):
     def __init__(self, configuration: Configuration, case: Case, inputs: Sequence[SparseVector]) -> None:
         self.name, self.precision = configuration
         self._case, self._inputs = case, inputs
-        if takes_dense(self.name, case, inputs[0]):
+        if variants.takes_dense(self.name, case, inputs[0]):
             self._inputs = [vector.as_dense() for vector in inputs]
         self._results: list[SparseVector] = []
         self._traffic: list[Traffic] = []
@@ -222,7 +214,7 @@ class LocalAllreduce(Contender):
     def run(self) -> None:
         self._results, self._traffic = local.run(
             [
-                script(self.name, self.precision, self._case, rank, vector)
+                variants.script(self.name, self.precision, self._case, rank, vector)
                 for rank, vector in enumerate(self._inputs)
             ]
         )

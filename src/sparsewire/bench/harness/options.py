@@ -5,14 +5,14 @@ class SleepOptions(Options):
     '''Sleep, and measure for how long.'''
 
     ranks: Ranks = 4
-    seconds: Seconds = 1.0
+    deeply: bool = option(False, "Do not wake up at noise.")
     json: Json = None
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -20,6 +20,7 @@ from sparsewire.bench.harness.problem import Case, parse_size, trace_case
 from sparsewire.errors import InputError
 
 Number = TypeVar("Number", int, float)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class Option:
     is_output: bool = False  # a file that is written, which is no part of the recorded command
 
 
+def option(default: T, help_text: str, **more: Any) -> T:
+    """A field that only one command has: its default, and the fields of ``Option``."""
+    described: T = field(default=default, metadata={"option": Option(help_text, **more)})
+    return described
+
+
+# Fields that several commands have.
 Ranks = Annotated[int, Option("Number of ranks.", ("-n", "--ranks"), min=1)]
 Size = Annotated[str, Option("Length of the vector: 16M is 16 * 2^20, k is 2^10, G is 2^30.")]
 Density = Annotated[float, Option("Share of each rank's entries that are not zero.")]
@@ -97,9 +105,9 @@ def options_of(kind: type[Options]) -> list[tuple[str, Option, tuple[str, ...]]]
     """The name, the description and the flags of every option, in order."""
     hints = get_type_hints(kind, include_extras=True)
     found = []
-    for field in fields(kind):
-        option: Option = get_args(hints[field.name])[1]
-        found.append((field.name, option, option.flags or (f"--{field.name.replace('_', '-')}",)))
+    for one in fields(kind):
+        option: Option = one.metadata.get("option") or get_args(hints[one.name])[1]
+        found.append((one.name, option, option.flags or (f"--{one.name.replace('_', '-')}",)))
     return found
 
 

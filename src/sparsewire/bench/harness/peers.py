@@ -27,6 +27,7 @@ from sparsewire.bench.harness.contenders import choose_names, moved_by_last_call
 from sparsewire.bench.harness.draws import Indices
 from sparsewire.bench.harness.problem import Values
 from sparsewire.communicator import Communicator
+from sparsewire.communicator.convert import numpy_to_tensor, tensor_to_numpy
 from sparsewire.errors import InputError
 
 # Driver -> its peers; the first is the dense sum that steps and linear models are compared with.
@@ -80,22 +81,16 @@ def gloo(rank: int, size: int, master: tuple[str, int], interface: str, timeout_
 
 def contender(peer: str, comm: Communicator, length: int, indices: Indices, values: Values) -> Contender:
     """The peer of that name with this rank's input."""
-    if peer == "gloo-dense":
-        return GlooDense(length, indices, values)
+    if peer == "barrier":
+        return Barrier(comm)
     if peer == "gloo-sparse":
         return GlooSparse(length, indices, values)
-    if peer == "mpi-dense":
-        return MpiDense(length, indices, values)
     if peer == "mpi-same-bytes":
-        return MpiSameBytes(len(indices) * (INDEX_BYTES + values.dtype.itemsize))
-    return Barrier(comm)
-
-
-def mpi_allreduce(array: Values) -> None:
-    """Sum in place: with MPICH on shared memory that takes two thirds of the time of two buffers."""
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+        nbytes = len(indices) * (INDEX_BYTES + values.dtype.itemsize)
+        return DensePeer(peer, np.zeros(-(-nbytes // 4), np.float32), is_sum=False)
+    dense = np.zeros(length, values.dtype)
+    dense[indices] = values
+    return DensePeer(peer, dense)
 
 
 def gloo_allreduce(tensor: Any) -> None:
@@ -106,33 +101,31 @@ def gloo_allreduce(tensor: Any) -> None:
 
 
 def allreduce_in_place(peer: str) -> Callable[[Values], Any]:
-    """A function that sums a dense array in place as "gloo-dense" or "mpi-dense" does."""
-    if peer == "mpi-dense":
-        return mpi_allreduce
-    import torch
+    """A function that sums a dense array in place, as the driver of that peer does."""
+    if peer in PEERS["tcp"]:
+        return lambda array: gloo_allreduce(numpy_to_tensor(array))
+    from mpi4py import MPI
 
-    return lambda array: gloo_allreduce(torch.from_numpy(array))
+    # With MPICH on shared memory this takes two thirds of the time that two buffers take.
+    return lambda array: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
 
 
-class GlooDense(Contender):
-    name = "gloo-dense"
+class DensePeer(Contender):
+    """A dense array that is summed in place; ``is_sum`` says whether it is the case's vector."""
 
-    def __init__(self, length: int, indices: Indices, values: Values) -> None:
-        import torch
-
-        self._dtype = values.dtype
-        self._input = torch.zeros(length, dtype=_to_torch(values).dtype)
-        self._input[torch.from_numpy(indices)] = _to_torch(values)
-        self._tensor = self._input.clone()
+    def __init__(self, name: str, array: Values, *, is_sum: bool = True) -> None:
+        self.name = name
+        self._input, self._total, self._is_sum = array, array.copy(), is_sum
+        self._allreduce = allreduce_in_place(name)
 
     def prepare(self) -> None:
-        self._tensor.copy_(self._input)  # all_reduce works in place
+        np.copyto(self._total, self._input)
 
     def run(self) -> None:
-        gloo_allreduce(self._tensor)
+        self._allreduce(self._total)
 
     def results(self) -> Iterable[Values]:
-        yield _to_numpy(self._tensor, self._dtype)
+        return [self._total] if self._is_sum else []
 
 
 class GlooSparse(Contender):
@@ -141,10 +134,9 @@ class GlooSparse(Contender):
     def __init__(self, length: int, indices: Indices, values: Values) -> None:
         import torch
 
-        self._dtype = values.dtype
         self._input = torch.sparse_coo_tensor(
             torch.from_numpy(indices)[None, :],
-            _to_torch(values),
+            numpy_to_tensor(values),
             (length,),
             is_coalesced=True,
             check_invariants=False,
@@ -158,35 +150,7 @@ class GlooSparse(Contender):
         gloo_allreduce(self._tensor)
 
     def results(self) -> Iterable[Values]:
-        yield _to_numpy(self._tensor.to_dense(), self._dtype)
-
-
-class MpiDense(Contender):
-    name = "mpi-dense"
-
-    def __init__(self, length: int, indices: Indices, values: Values) -> None:
-        self._input = np.zeros(length, values.dtype)
-        self._input[indices] = values
-        self._total = self._input.copy()
-
-    def prepare(self) -> None:
-        np.copyto(self._total, self._input)
-
-    def run(self) -> None:
-        mpi_allreduce(self._total)
-
-    def results(self) -> Iterable[Values]:
-        yield self._total
-
-
-class MpiSameBytes(Contender):
-    name = "mpi-same-bytes"
-
-    def __init__(self, nbytes: int) -> None:
-        self._zeros = np.zeros(-(-nbytes // 4), np.float32)
-
-    def run(self) -> None:
-        mpi_allreduce(self._zeros)
+        yield tensor_to_numpy(self._tensor.to_dense())
 
 
 class Barrier(Contender):
@@ -200,19 +164,3 @@ class Barrier(Contender):
 
     def moved(self) -> Moved:
         return replace(moved_by_last_call(self._comm), algorithm=None)
-
-
-def _to_torch(values: Values) -> Any:
-    import torch
-
-    if values.dtype.name == "bfloat16":  # torch knows ml_dtypes' bfloat16 by its bits only
-        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(values)
-
-
-def _to_numpy(tensor: Any, dtype: np.dtype[Any]) -> Values:
-    import torch
-
-    if tensor.dtype == torch.bfloat16:
-        return np.asarray(tensor.view(torch.int16)).view(dtype)
-    return np.asarray(tensor)

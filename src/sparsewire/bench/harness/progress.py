@@ -28,20 +28,23 @@ def progress(title: str) -> Iterator[OnProgress]:
 
 @contextmanager
 def _bar(title: str) -> Iterator[OnProgress]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    # The bar is redrawn by calls and not by a thread, which would take processor time from the ranks.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with make_bar() as bar:
         task = bar.add_task(title, total=None)
 
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=f"{title}: {what}", completed=done, total=total, refresh=True)
 
         yield show
+
+
+def make_bar(*further: str) -> Progress:
+    """A bar, with further texts before the time; it is gone when it ends."""
+    texts = map(TextColumn, further)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *texts)
+    # The bar is redrawn by calls and not by a thread, which would take processor time from the ranks.
+    return Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, auto_refresh=False
+    )
 
 
 def _lines(title: str) -> OnProgress:

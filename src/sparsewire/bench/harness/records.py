@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sparsewire.bench.harness.problem import Case
@@ -35,6 +35,16 @@ class TimedRow:
     seconds: list[float]
 
 
+@dataclass(kw_only=True)
+class TrainingRecord:
+    """What one rank recorded about one way to train; lists have an entry for each pass or step."""
+
+    seconds: list[float] = field(default_factory=list)
+    bytes_sent: list[float] = field(default_factory=list)  # empty if nothing counts
+    interface_sent: list[float] = field(default_factory=list)  # empty likewise
+    digest: int = 0  # of the model at the end
+
+
 def problem_fields(case: Case) -> dict[str, Any]:
     """What a row says about its problem."""
     return {
@@ -50,11 +60,7 @@ def problem_fields(case: Case) -> dict[str, Any]:
 
 def time_fields(seconds: list[float]) -> dict[str, Any]:
     """What a row says about its times."""
-    return {
-        "seconds_min": min(seconds),
-        "seconds_median": statistics.median(seconds),
-        "seconds": seconds,
-    }
+    return {"seconds_min": min(seconds), "seconds_median": statistics.median(seconds), "seconds": seconds}
 
 
 def slowest_rank(of_ranks: OfRanks, times: str = "seconds") -> list[float]:

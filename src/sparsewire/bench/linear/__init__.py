@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import json_file, table
+from sparsewire.bench.harness import options as opt
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
 from sparsewire.bench.harness.figure import counted, legend_above, saved_figure, tidy, where
-from sparsewire.bench.harness.json_file import version
-from sparsewire.bench.harness.options import (
-    Driver,
-    Json,
-    Names,
-    Network,
-    NoPeers,
-    Option,
-    Options,
-    Plot,
-    Ranks,
-    Seed,
-)
 from sparsewire.bench.linear.plan import LinearPlan
 from sparsewire.bench.linear.rows import LinearMemoryRow, LinearRow, dense_baseline, fastest_linear
 from sparsewire.errors import InputError
@@ -31,32 +19,30 @@ WHOLE_PASS, COMMUNICATING = "#a9c6e3", "#e07b39"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearOptions(Options):
+class LinearOptions(opt.Options):
     """Linear models, pass by pass: sparse sums of gradients against dense ones, scikit-learn and Spark."""
 
-    file: Annotated[
-        Path | None, Option("A LIBSVM file with two labels, instead of --data.", by_position=True)
-    ] = None
-    data: Annotated[str, Option("Generated rows: url or webspam.")] = "url"
-    rows: Annotated[int, Option("To generate, on all ranks together.", min=2)] = 200_000
-    features: Annotated[int | None, Option("Default: as many as url, webspam or the file has.", min=1)] = None
-    ranks: Ranks = 4
-    batch: Annotated[int, Option("Rows of a rank and step.", min=1)] = 1000
-    passes: Annotated[int, Option("To time, after one that is not.", min=1)] = 5
-    algorithms: Names = "all"
-    methods: Annotated[
-        str, Option("exact: by all algorithms. Others send the largest entries: topk, ...")
-    ] = "exact"
-    density: Annotated[float, Option("Share of the gradient that other methods send.")] = 0.01
-    loss: Annotated[str, Option("logistic, squared_hinge or hinge.")] = "logistic"
-    driver: Driver = "tcp"
-    network: Network = None
-    no_peers: NoPeers = False
-    no_alone: Annotated[bool, Option("Leave out scikit-learn and Spark.")] = False
-    memory: Annotated[bool, Option("Measure peak memory instead of time.")] = False
-    seed: Seed = 0
-    json: Json = None
-    plot: Plot = None
+    file: Path | None = opt.option(
+        None, "A LIBSVM file with two labels, instead of --data.", by_position=True
+    )
+    data: str = opt.option("url", "Generated rows: url or webspam.")
+    rows: int = opt.option(200_000, "To generate, on all ranks together.", min=2)
+    features: int | None = opt.option(None, "Default: as many as url, webspam or the file has.", min=1)
+    ranks: opt.Ranks = 4
+    batch: int = opt.option(1000, "Rows of a rank and step.", min=1)
+    passes: int = opt.option(5, "To time, after one that is not.", min=1)
+    algorithms: opt.Names = "all"
+    methods: str = opt.option("exact", "exact: by all algorithms. Others send the largest entries: topk, ...")
+    density: float = opt.option(0.01, "Share of the gradient that other methods send.")
+    loss: str = opt.option("logistic", "logistic, squared_hinge or hinge.")
+    driver: opt.Driver = "tcp"
+    network: opt.Network = None
+    no_peers: opt.NoPeers = False
+    no_alone: bool = opt.option(False, "Leave out scikit-learn and Spark.")
+    memory: bool = opt.option(False, "Measure peak memory instead of time.")
+    seed: opt.Seed = 0
+    json: opt.Json = None
+    plot: opt.Plot = None
 
     def unused(self) -> tuple[str, ...]:
         """A file has rows of its own."""
@@ -105,7 +91,7 @@ def make_result(rows: Sequence[LinearRow], skipped: dict[str, str]) -> Result[Li
         "time: of a pass, at its slowest rank; contenders of ranks take turns, pass by pass; "
         "others run after them, in one process",
     ]
-    packages = {name: version(name) for name in ("scikit-learn", "pyspark")}
+    packages = {name: json_file.version(name) for name in ("scikit-learn", "pyspark")}
     return Result(rows, header, skipped, {"packages": packages})
 
 

@@ -7,15 +7,16 @@ sklearn-lbfgs   LogisticRegression: a step for every pass.  A pass is an iterati
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sparsewire.bench.harness.clock import seconds_of
 from sparsewire.bench.harness.worker import OnStep
 from sparsewire.bench.linear.plan import SKLEARN_LBFGS, SKLEARN_SGD, LinearPlan, LinearRecord
 from sparsewire.bench.linear.rank import ALPHA, data_facts, evaluate, load_problem
+from sparsewire.communicator import Communicator
 from sparsewire.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE
 from sparsewire.linear.problem import Coefficients, Problem
 
@@ -23,7 +24,7 @@ from sparsewire.linear.problem import Coefficients, Problem
 LOSSES = {LOGISTIC.name: "log_loss", HINGE.name: "hinge", SQUARED_HINGE.name: "squared_hinge"}
 
 
-def train(plan: LinearPlan, on_step: OnStep) -> dict[str, Any]:
+def train(comm: Communicator, plan: LinearPlan, on_step: OnStep) -> dict[str, Any]:
     """What this process, which is alone, recorded about each contender of the plan."""
     problem = load_problem(plan)
     records = []
@@ -38,7 +39,7 @@ def _sgd(plan: LinearPlan, problem: Problem) -> LinearRecord:
 
     model = SGDClassifier(loss=LOSSES[plan.loss], alpha=ALPHA, random_state=plan.seed)
     seconds = [
-        _seconds(model.partial_fit, problem.rows, problem.targets, classes=[0, 1])
+        seconds_of(model.partial_fit, problem.rows, problem.targets, classes=[0, 1])
         for _ in range(1 + plan.passes)
     ]
     return make_record(SKLEARN_SGD, 1, seconds, problem, _coefficients(model))
@@ -56,7 +57,7 @@ def _lbfgs(plan: LinearPlan, problem: Problem) -> LinearRecord:
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # so few iterations are intended
-        first, all_of_them = (_seconds(model.fit, problem.rows, problem.targets) for model in models)
+        first, all_of_them = (seconds_of(model.fit, problem.rows, problem.targets) for model in models)
     seconds = [first, seconds_per_iteration(first, all_of_them, int(models[1].n_iter_[0]))]
     return make_record(SKLEARN_LBFGS, count, seconds, problem, _coefficients(models[1]))
 
@@ -65,12 +66,6 @@ CONTENDERS: dict[str, Callable[[LinearPlan, Problem], LinearRecord]] = {
     SKLEARN_SGD: _sgd,
     SKLEARN_LBFGS: _lbfgs,
 }
-
-
-def _seconds(call: Callable[..., Any], *arguments: Any, **more: Any) -> float:
-    start = time.perf_counter()
-    call(*arguments, **more)
-    return time.perf_counter() - start
 
 
 def seconds_per_iteration(first: float, all_of_them: float, iterations: int) -> float:
@@ -95,8 +90,7 @@ def make_record(
 ) -> LinearRecord:
     """The record of a process that is alone; it does not communicate."""
     loss, accuracy = evaluate(problem, coefficients)
-    nothing = [0.0] * len(seconds)
-    return LinearRecord(name, batch, seconds, communicating=nothing, loss=loss, accuracy=accuracy)
+    return LinearRecord(name, batch, [0.0] * len(seconds), loss, accuracy, seconds=seconds)
 
 
 def found(problem: Problem, records: Sequence[LinearRecord]) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 
 from sparsewire.bench.harness.peers import PEERS
+from sparsewire.bench.harness.records import TrainingRecord
 from sparsewire.bench.harness.worker import Found, OnStep, RankPlan
 from sparsewire.communicator import Communicator
 
@@ -17,11 +19,15 @@ DENSE = "dense"  # our contender that sums gradients with all their zeros
 # In one process, by one of two solvers: mini-batches (scikit-learn's of one row), and all rows in every step.
 SKLEARN_SGD, SKLEARN_LBFGS = "sklearn-sgd", "sklearn-lbfgs"
 SPARK_SGD, SPARK_LBFGS = "spark-sgd", "spark-lbfgs"
+SPARK = (SPARK_SGD, SPARK_LBFGS)
+# What processes do: a module of this folder and its function.
+TIME, MEMORY = "rank:compare", "rank:measure_memory"
+ALONE = {"alone:train": (SKLEARN_SGD, SKLEARN_LBFGS), "spark:train": SPARK}
 
 
 @dataclass(frozen=True)
 class LinearPlan(RankPlan):
-    """Ranks that train a model for every contender, and time it."""
+    """Processes that train a model for every contender, and measure what ``work`` says."""
 
     ranks: int
     data: str  # a name of DATA, or the path of a LIBSVM file, which has rows of its own
@@ -33,6 +39,7 @@ class LinearPlan(RankPlan):
     loss: str = "logistic"
     density: float = 0.01
     seed: int = 0
+    work: str = TIME
     timeout_s: float = field(default=300.0, kw_only=True)
 
     @property
@@ -44,49 +51,18 @@ class LinearPlan(RankPlan):
         return bool(set(self.contenders) & set(PEERS["tcp"]))
 
     def measure(self, comm: Communicator, on_step: OnStep) -> Iterator[Found]:
-        from sparsewire.bench.linear.rank import compare
-
-        yield compare(comm, self, on_step), {}
-
-
-class LinearMemoryPlan(LinearPlan):
-    """Ranks that train the one contender and measure their memory."""
-
-    def measure(self, comm: Communicator, on_step: OnStep) -> Iterator[Found]:
-        from sparsewire.bench.linear.rank import measure_memory
-
-        yield measure_memory(comm, self), {}
-
-
-class SklearnPlan(LinearPlan):
-    """One process in which scikit-learn trains."""
-
-    def measure(self, comm: Communicator, on_step: OnStep) -> Iterator[Found]:
-        from sparsewire.bench.linear.alone import train
-
-        yield train(self, on_step), {}
-
-
-class SparkPlan(LinearPlan):
-    """One process in which Spark trains."""
-
-    def measure(self, comm: Communicator, on_step: OnStep) -> Iterator[Found]:
-        from sparsewire.bench.linear.spark import train
-
-        yield train(self, on_step), {}
+        module, _, function = self.work.partition(":")
+        work = getattr(import_module(f"sparsewire.bench.linear.{module}"), function)
+        yield work(comm, self, on_step), {}
 
 
 @dataclass
-class LinearRecord:
-    """What one rank recorded about one contender; lists have an entry for each pass, the first a warm-up."""
+class LinearRecord(TrainingRecord):
+    """One contender, pass by pass; the first pass is a warm-up."""
 
     contender: str
     batch: int
-    seconds: list[float] = field(default_factory=list)
     communicating: list[float] = field(default_factory=list)
-    bytes_sent: list[float] = field(default_factory=list)  # empty if nothing counts
-    interface_sent: list[float] = field(default_factory=list)  # empty likewise
     loss: float = 0.0  # this and all that follows: at the end
     accuracy: float = 0.0
-    digest: int = 0
     distance: float | None = None  # to the model of ``DENSE``, in units of its norm

@@ -181,7 +181,7 @@ def _evaluate_models(trainers: Sequence[_Trainer], problem: Problem, comm: sw.Co
             record.distance = float(np.linalg.norm(coef - dense) / np.linalg.norm(dense))
 
 
-def measure_memory(comm: sw.Communicator, plan: LinearPlan) -> dict[str, Any]:
+def measure_memory(comm: sw.Communicator, plan: LinearPlan, on_step: OnStep) -> dict[str, Any]:
     """This rank's peak memory, from before it has rows until after the plan's passes.
 
     Neither generating rows nor reading them takes much more memory than the rows themselves.

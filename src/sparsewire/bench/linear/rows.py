@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsewire.algorithms import ALGORITHMS
-from sparsewire.bench.harness.records import (
-    OfRanks,
-    TimedRow,
-    count_different,
-    largest_mean,
-    slowest_rank,
-    speedup,
-    time_fields,
-)
+from sparsewire.bench.harness import records
 from sparsewire.bench.linear.plan import DATA, DENSE, SPARK_SGD, LinearPlan
 
 # Dense contenders; the first that ran is the one to compare with.
@@ -27,21 +19,27 @@ WARM_UP_PASSES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearRow(TimedRow):
-    """Training by one contender; docs/benchmarking.md says how each number is derived."""
+class DataRow:
+    """What all rows say about their contender and its data; ``_data_fields`` has the values."""
 
     contender: str
-    driver: str | None  # this and the next: of ranks
-    network: str | None
     ranks: int
     data: str
     rows: int
     features: int
     nnz: int
-    loss_name: str
     batch: int  # rows of a rank and step
-    steps_per_pass: int
     passes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearRow(DataRow, records.TimedRow):
+    """Training by one contender; docs/benchmarking.md says how each number is derived."""
+
+    driver: str | None  # this and the next: of ranks
+    network: str | None
+    loss_name: str
+    steps_per_pass: int
     communicating_min: float  # of a pass, on average over ranks
     communicating_median: float
     communication_share: float
@@ -57,68 +55,51 @@ class LinearRow(TimedRow):
     speedup_vs_spark: float | None = None
 
 
-@dataclass(frozen=True)
-class LinearMemoryRow:
+@dataclass(frozen=True, kw_only=True)
+class LinearMemoryRow(DataRow):
     """The memory that training takes, at the rank where its ratio to rows and model is largest."""
 
-    contender: str
-    ranks: int
-    data: str
-    rows: int
-    features: int
-    nnz: int
-    batch: int
-    passes: int
     shard_bytes: int
     model_bytes: int
     peak_bytes: int
     ratio: float
 
 
-def make_linear_rows(
-    plan: LinearPlan, found: OfRanks, driver: str | None, network: str | None
+def make_rows(
+    plan: LinearPlan, found: records.OfRanks, driver: str | None, network: str | None
 ) -> list[LinearRow]:
     """One row per contender without speedups; ``found[r]`` is what rank r found."""
-    data = found[0]["data"]
+    facts = _data_fields(plan, found) | {"driver": driver, "network": network, "loss_name": plan.loss}
     by_contender = zip(*(of_rank["records"] for of_rank in found), strict=True)
-    return [_row(plan, data, of_ranks, driver, network) for of_ranks in by_contender]
+    return [_row(facts, found[0]["data"]["most_rows"], of_ranks) for of_ranks in by_contender]
 
 
-def _row(
-    plan: LinearPlan,
-    data: Mapping[str, int],
-    of_ranks: OfRanks,
-    driver: str | None,
-    network: str | None,
-) -> LinearRow:
+def _data_fields(plan: LinearPlan, found: records.OfRanks) -> dict[str, Any]:
+    """What all rows of a plan say about their data; a file's name is without its folder."""
+    sizes = {name: found[0]["data"][name] for name in ("rows", "features", "nnz")}
+    name = plan.data if plan.data in DATA else Path(plan.data).name
+    return {"ranks": len(found), "data": name, "passes": plan.passes, **sizes}
+
+
+def _row(facts: Mapping[str, Any], most_rows: int, of_ranks: records.OfRanks) -> LinearRow:
     first = of_ranks[0]
-    seconds = slowest_rank(of_ranks)[WARM_UP_PASSES:]
+    seconds = records.slowest_rank(of_ranks)[WARM_UP_PASSES:]
     communicating = _means(of_ranks, "communicating")[WARM_UP_PASSES:]
     communicating_median = statistics.median(communicating)
-    wrong = count_different(of_ranks)
+    wrong = records.count_different(of_ranks)
     sent, interface = (
-        largest_mean(of_ranks, name, WARM_UP_PASSES) for name in ("bytes_sent", "interface_sent")
+        records.largest_mean(of_ranks, name, WARM_UP_PASSES) for name in ("bytes_sent", "interface_sent")
     )
     return LinearRow(
-        contender=first["contender"],
-        driver=driver,
-        network=network,
-        ranks=len(of_ranks),
-        data=_data_name(plan),
-        **_sizes(data),
-        loss_name=plan.loss,
-        batch=first["batch"],
-        steps_per_pass=math.ceil(data["most_rows"] / first["batch"]),
-        passes=plan.passes,
-        **time_fields(seconds),
+        **facts,
+        **{name: first[name] for name in ("contender", "batch", "loss", "accuracy", "distance")},
+        **records.time_fields(seconds),
+        steps_per_pass=math.ceil(most_rows / first["batch"]),
         communicating_min=min(communicating),
         communicating_median=communicating_median,
         communication_share=communicating_median / statistics.median(seconds),
         bytes_sent_max=sent or interface,
         interface_bytes_max=interface,
-        loss=first["loss"],
-        accuracy=first["accuracy"],
-        distance=first["distance"],
         same_model=not wrong,
         wrong=wrong,
     )
@@ -130,9 +111,9 @@ def compared(rows: Sequence[LinearRow]) -> list[LinearRow]:
     spark = next((row.seconds_median for row in rows if row.contender == SPARK_SGD), None)
     with_speedups = []
     for row in rows:
-        row = replace(row, speedup_vs_spark=speedup(spark, row.seconds_median))
+        row = replace(row, speedup_vs_spark=records.speedup(spark, row.seconds_median))
         if dense:
-            row = replace(row, speedup_vs_dense=speedup(dense.seconds_median, row.seconds_median))
+            row = replace(row, speedup_vs_dense=records.speedup(dense.seconds_median, row.seconds_median))
         if dense and row.communicating_median:
             ratio = dense.communicating_median / row.communicating_median
             row = replace(row, communication_speedup_vs_dense=ratio)
@@ -152,21 +133,15 @@ def fastest_linear(rows: Sequence[LinearRow]) -> LinearRow | None:
     return min(exact, key=lambda row: row.seconds_median, default=None)
 
 
-def make_linear_memory_row(plan: LinearPlan, found: OfRanks) -> LinearMemoryRow:
+def make_memory_row(plan: LinearPlan, found: records.OfRanks) -> LinearMemoryRow:
     """At the rank with the largest ratio; ``found[r]`` is what rank r found."""
-    [contender], data = plan.contenders, found[0]["data"]
-    rank = max(found, key=_memory_ratio)
+    [contender], fullest = plan.contenders, max(found, key=_memory_ratio)
     return LinearMemoryRow(
+        **_data_fields(plan, found),
+        **{name: fullest[name] for name in ("shard_bytes", "model_bytes", "peak_bytes")},
         contender=contender,
-        ranks=len(found),
-        data=_data_name(plan),
-        **_sizes(data),
         batch=plan.batch,
-        passes=plan.passes,
-        shard_bytes=rank["shard_bytes"],
-        model_bytes=rank["model_bytes"],
-        peak_bytes=rank["peak_bytes"],
-        ratio=_memory_ratio(rank),
+        ratio=_memory_ratio(fullest),
     )
 
 
@@ -174,18 +149,8 @@ def _memory_ratio(of_rank: Mapping[str, Any]) -> float:
     return float(of_rank["peak_bytes"] / (of_rank["shard_bytes"] + of_rank["model_bytes"]))
 
 
-def _data_name(plan: LinearPlan) -> str:
-    """The name of the data, without the folder of a file."""
-    return plan.data if plan.data in DATA else Path(plan.data).name
-
-
-def _means(of_ranks: OfRanks, times: str) -> list[float]:
+def _means(of_ranks: records.OfRanks, times: str) -> list[float]:
     """The mean over the ranks, for each pass."""
     return [
         statistics.fmean(of_pass) for of_pass in zip(*(record[times] for record in of_ranks), strict=True)
     ]
-
-
-def _sizes(data: Mapping[str, int]) -> dict[str, Any]:
-    """What a row says about the size of the data."""
-    return {name: data[name] for name in ("rows", "features", "nnz")}

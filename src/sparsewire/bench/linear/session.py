@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,25 +12,8 @@ from sparsewire.bench.harness.contenders import choose_names, choose_sparse_algo
 from sparsewire.bench.harness.peers import dense_peer, reason_to_skip
 from sparsewire.bench.harness.session import run_ranks
 from sparsewire.bench.linear.alone import LOSSES
-from sparsewire.bench.linear.plan import (
-    DATA,
-    DENSE,
-    SKLEARN_LBFGS,
-    SKLEARN_SGD,
-    SPARK_LBFGS,
-    SPARK_SGD,
-    LinearMemoryPlan,
-    LinearPlan,
-    SklearnPlan,
-    SparkPlan,
-)
-from sparsewire.bench.linear.rows import (
-    LinearMemoryRow,
-    LinearRow,
-    compared,
-    make_linear_memory_row,
-    make_linear_rows,
-)
+from sparsewire.bench.linear.plan import ALONE, DATA, DENSE, MEMORY, SKLEARN_LBFGS, SPARK, LinearPlan
+from sparsewire.bench.linear.rows import LinearMemoryRow, LinearRow, compared, make_memory_row, make_rows
 from sparsewire.bench.linear.spark import reason_to_skip_spark
 from sparsewire.compress.schedule import checked_density
 from sparsewire.errors import InputError
@@ -61,14 +44,14 @@ def run_linear(
     dense = (DENSE, peer) if peers and not reason else (DENSE,)
     of_ranks = replace(plan, contenders=(*dense, *plan.contenders))
     [event] = run_ranks(of_ranks, driver, network, partial(on_progress, "training on ranks"))
-    rows = make_linear_rows(of_ranks, event["found"], driver, network)
+    rows = make_rows(of_ranks, event["found"], driver, network)
     skipped = {peer: reason} if reason else {}
     if alone:
         skipped |= _reasons_to_skip(plan)
         for of_one in _plans_of_one(plan, skipped):
             doing = f"training by {of_one.contenders[0]}"
             [event] = run_ranks(of_one, "tcp", None, partial(on_progress, doing))
-            rows += make_linear_rows(of_one, event["found"], None, None)
+            rows += make_rows(of_one, event["found"], None, None)
     return compared(rows), skipped
 
 
@@ -78,10 +61,9 @@ def run_linear_memory(plan: LinearPlan, driver: str, on_progress: OnProgress) ->
     rows = []
     for done, name in enumerate(plan.contenders):
         on_progress(f"memory of {name}", done, len(plan.contenders))
-        fields = asdict(plan) | {"contenders": (name,), "passes": PASSES_OF_MEMORY}
-        one = LinearMemoryPlan(**fields)
+        one = replace(plan, work=MEMORY, contenders=(name,), passes=PASSES_OF_MEMORY)
         [event] = run_ranks(one, driver, None)
-        rows.append(make_linear_memory_row(one, event["found"]))
+        rows.append(make_memory_row(one, event["found"]))
     return rows
 
 
@@ -97,19 +79,13 @@ def _check(plan: LinearPlan, driver: str) -> None:
 
 def _reasons_to_skip(plan: LinearPlan) -> dict[str, str]:
     if plan.loss != LOGISTIC.name:
-        return dict.fromkeys(
-            (SKLEARN_LBFGS, SPARK_SGD, SPARK_LBFGS), f"it is compared by the loss {LOGISTIC.name}"
-        )
+        return dict.fromkeys((SKLEARN_LBFGS, *SPARK), f"it is compared by the loss {LOGISTIC.name}")
     reason = reason_to_skip_spark()
-    return dict.fromkeys((SPARK_SGD, SPARK_LBFGS), reason) if reason else {}
+    return dict.fromkeys(SPARK, reason) if reason else {}
 
 
 def _plans_of_one(plan: LinearPlan, skipped: dict[str, str]) -> Iterator[LinearPlan]:
     """The plans that run in one process, whose mini-batches are those of all ranks together."""
-    fields = asdict(plan) | {"ranks": 1, "batch": plan.ranks * plan.batch}
-    for kind, names in (
-        (SklearnPlan, (SKLEARN_SGD, SKLEARN_LBFGS)),
-        (SparkPlan, (SPARK_SGD, SPARK_LBFGS)),
-    ):
+    for work, names in ALONE.items():
         if running := tuple(name for name in names if name not in skipped):
-            yield kind(**fields | {"contenders": running})
+            yield replace(plan, work=work, contenders=running, ranks=1, batch=plan.ranks * plan.batch)

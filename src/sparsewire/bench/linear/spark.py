@@ -27,6 +27,7 @@ from sparsewire.bench.harness.worker import OnStep
 from sparsewire.bench.linear.alone import found, make_record, seconds_per_iteration
 from sparsewire.bench.linear.plan import SPARK_LBFGS, SPARK_SGD, LinearPlan, LinearRecord
 from sparsewire.bench.linear.rank import ALPHA, load_problem
+from sparsewire.communicator import Communicator
 from sparsewire.linear.problem import Problem
 
 THREADS = 2
@@ -46,7 +47,7 @@ def reason_to_skip_spark() -> str | None:
     return None
 
 
-def train(plan: LinearPlan, on_step: OnStep) -> dict[str, Any]:
+def train(comm: Communicator, plan: LinearPlan, on_step: OnStep) -> dict[str, Any]:
     """What this process recorded about each contender of the plan."""
     problem = load_problem(plan)
     with _spark() as spark, tempfile.TemporaryDirectory() as folder:

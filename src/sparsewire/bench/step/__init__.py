@@ -8,27 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import clock, contenders, session, table
+from sparsewire.bench.harness import options as opt
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.clock import WARM_UP_ROUNDS
-from sparsewire.bench.harness.contenders import choose_names
 from sparsewire.bench.harness.figure import legend_above, power_of_two, saved_figure, tidy, where
-from sparsewire.bench.harness.options import (
-    Driver,
-    Json,
-    Names,
-    Network,
-    Options,
-    Plot,
-    Ranks,
-    Seconds,
-    Seed,
-    Selected,
-    Size,
-)
 from sparsewire.bench.harness.peers import dense_peer, reason_to_skip
 from sparsewire.bench.harness.problem import Case, parse_size
-from sparsewire.bench.harness.session import run_ranks, timeout_s
 from sparsewire.bench.step.rank import StepPlan
 from sparsewire.bench.step.rows import ENOUGH_SELECTED, StepRow, fastest_step, make_step_rows
 from sparsewire.sync import METHODS
@@ -39,32 +24,32 @@ MUCH_SELECTED = 1.25  # of k
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOptions(Options):
+class StepOptions(opt.Options):
     """The whole training step, from gradient to mean: sparse methods against dense gloo or MPI."""
 
-    ranks: Ranks = 4
-    size: Size = "16M"
-    density: Selected = 0.01
-    methods: Names = "all"
-    driver: Driver = "tcp"
-    network: Network = None
-    seconds: Seconds = 20.0
-    seed: Seed = 0
-    json: Json = None
-    plot: Plot = None
+    ranks: opt.Ranks = 4
+    size: opt.Size = "16M"
+    density: opt.Selected = 0.01
+    methods: opt.Names = "all"
+    driver: opt.Driver = "tcp"
+    network: opt.Network = None
+    seconds: opt.Seconds = 20.0
+    seed: opt.Seed = 0
+    json: opt.Json = None
+    plot: opt.Plot = None
 
 
 def run(options: StepOptions, on_progress: OnProgress) -> list[Result[StepRow]]:
     """The whole step of each method beside dense, in turns."""
     case = Case(options.ranks, parse_size(options.size), options.density, seed=options.seed)
     known = list(METHODS)
-    methods = known if options.methods == "all" else choose_names(options.methods, "method", known)
+    methods = known if options.methods == "all" else contenders.choose_names(options.methods, "method", known)
     dense = dense_peer(options.driver)
     reason = reason_to_skip(dense, case.dtype)
-    limit = timeout_s(case, options.network)
+    limit = session.timeout_s(case, options.network)
     peers = () if reason else (dense,)
     plan = StepPlan((case,), tuple(methods), options.seconds, peers=peers, timeout_s=limit)
-    [event] = run_ranks(plan, options.driver, options.network, partial(on_progress, "measuring"))
+    [event] = session.run_ranks(plan, options.driver, options.network, partial(on_progress, "measuring"))
     rows = make_step_rows(case, event["found"], options.driver, options.network)
     return [make_result(case, rows, {dense: reason} if reason else {})]
 
@@ -75,7 +60,7 @@ def make_result(case: Case, rows: Sequence[StepRow], skipped: Mapping[str, str])
     header = [
         f"{table.describe_machine()}  ranks {case.ranks}  length {case.length:,}  {case.dtype}  "
         f"density {case.density:g}  seed {case.seed}",
-        f"{table.describe_driver(first.driver, first.network)}  warm-up {WARM_UP_ROUNDS}  "
+        f"{table.describe_driver(first.driver, first.network)}  warm-up {clock.WARM_UP_ROUNDS}  "
         f"iterations {counts[0]}-{counts[-1]}",
         "time: slowest rank of each step; barrier before it, not in it; methods take turns; "
         "a renewal reuses nothing",
@@ -183,8 +168,7 @@ def _draw_selected(panel: Any, rows: Sequence[StepRow]) -> None:
         panel.plot(range(1, len(row.selected) + 1), row.selected_over_k, linewidth=width, label=row.name)
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:.2g}"))
-    panel.set_xlabel("step, from a cold start")
-    panel.set_ylabel("entries of the mean, in k")
+    panel.set(xlabel="step, from a cold start", ylabel="entries of the mean, in k")
     tidy(panel, grid=False)
     legend_above(panel, 3)
 

@@ -96,14 +96,8 @@ def _step_row(case: Case, of_ranks: OfRanks, driver: str, network: str | None) -
     k_bytes = WORD_BYTES * first["k"] if first["k"] else None
     select, exchange, apply = (statistics.median(phase) for phase in zip(*_phases(of_ranks), strict=True))
     return StepRow(
-        method=first["method"],
-        kind=first["kind"],
-        ranks=case.ranks,
-        length=case.length,
-        dtype=case.dtype,
-        seed=case.seed,
-        density=case.density,
-        k=first["k"],
+        **{name: first[name] for name in ("method", "kind", "k", "selected")},
+        **{name: getattr(case, name) for name in ("ranks", "length", "dtype", "seed", "density")},
         **time_fields(slowest_rank(of_ranks)),
         select_seconds=select,
         exchange_seconds=exchange,
@@ -112,7 +106,6 @@ def _step_row(case: Case, of_ranks: OfRanks, driver: str, network: str | None) -
         bytes_received_max=max(received, default=None),
         bytes_sent_over_4k=statistics.median(sent) / k_bytes if k_bytes else None,
         bytes_received_over_4k=statistics.median(received) / k_bytes if k_bytes else None,
-        selected=first["selected"],
         wrong=count_wrong_results(of_ranks),
         driver=driver,
         network=network,

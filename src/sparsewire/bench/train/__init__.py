@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from sparsewire.bench.harness import table
+from sparsewire.bench.harness import contenders, table
 from sparsewire.bench.harness.benchmark import Benchmark, Columns, OnProgress, Result
-from sparsewire.bench.harness.contenders import choose_names
 from sparsewire.bench.harness.figure import counted, saved_figure, tidy
-from sparsewire.bench.harness.options import Json, Network, Option, Options, Plot, Seed, Selected
+from sparsewire.bench.harness.options import Json, Network, Options, Plot, Seed, Selected, option
 from sparsewire.bench.harness.session import run_ranks
 from sparsewire.bench.train.methods import OURS
 from sparsewire.bench.train.rank import REFERENCE, TrainPlan
@@ -40,20 +39,16 @@ STYLES: dict[str, dict[str, Any]] = {
 class TrainOptions(Options):
     """Real training under DDP: time and loss of our methods, of dense, fp16 and PowerSGD, side by side."""
 
-    ranks: Annotated[int, Option("Number of ranks.", ("-n", "--ranks"), min=2)] = 4
-    task: Annotated[str, Option("chars, embedding or mnist.")] = "chars"
-    methods: Annotated[
-        str | None, Option("Names, separated by commas; default: those that suit the task.")
-    ] = None
+    ranks: int = option(4, "Number of ranks.", flags=("-n", "--ranks"), min=2)
+    task: str = option("chars", "chars, embedding or mnist.")
+    methods: str | None = option(None, "Names, separated by commas; default: those that suit the task.")
     density: Selected = 0.01
-    warmup_steps: Annotated[int, Option("Steps over which the density falls from 25%.", min=0)] = 0
-    steps: Annotated[int, Option("Of each training.", min=1)] = 300
-    seeds: Annotated[int, Option("Trainings; the first one is timed.", min=1)] = 1
+    warmup_steps: int = option(0, "Steps over which the density falls from 25%.", min=0)
+    steps: int = option(300, "Of each training.", min=1)
+    seeds: int = option(1, "Trainings; the first one is timed.", min=1)
     network: Network = None
-    width: Annotated[int | None, Option("Of the model's layers; default: the task's.", min=1)] = None
-    data: Annotated[Path | None, Option("Instead of what this machine has: a text; for mnist an .npz.")] = (
-        None
-    )
+    width: int | None = option(None, "Of the model's layers; default: the task's.", min=1)
+    data: Path | None = option(None, "Instead of what this machine has: a text; for mnist an .npz.")
     seed: Seed = 0
     json: Json = None
     plot: Plot = None
@@ -78,7 +73,7 @@ def run(options: TrainOptions, on_progress: OnProgress) -> list[Result[TrainRow]
 
 def choose_methods(text: str | None, task: Task) -> tuple[str, ...]:
     """The names in ``a,b,c``; by default those that suit the task."""
-    return task.methods if text is None else tuple(choose_names(text, "method", list(OURS)))
+    return task.methods if text is None else tuple(contenders.choose_names(text, "method", list(OURS)))
 
 
 def run_train(plan: TrainPlan, seeds: int, network: str | None, on_progress: OnProgress) -> list[TrainRow]:
@@ -157,8 +152,7 @@ def plot(rows: Sequence[TrainRow], path: Path) -> None:
             against_time.plot(row.curve_seconds, row.curve_losses, **style)
             end = row.curve_seconds[-1], row.curve_losses[-1]
             against_time.plot(*end, "o", color=style["color"], markersize=5)
-        against_steps.set_ylabel("training loss")
-        against_steps.set_xlabel("step")
+        against_steps.set(xlabel="step", ylabel="training loss")
         against_time.set_xlabel("seconds of training, at the slowest rank of each step")
         tidy(against_steps)
         tidy(against_time)

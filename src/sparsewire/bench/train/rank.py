@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import sparsewire as sw
+from sparsewire.bench.harness.records import TrainingRecord
 from sparsewire.bench.harness.worker import Found, OnStep, RankPlan
 from sparsewire.bench.train.methods import Compression, Trainer
 from sparsewire.bench.train.tasks import TASKS, Examples
@@ -26,17 +27,13 @@ REFERENCE = "dense-float64"
 
 
 @dataclass
-class TrainRecord:
-    """What one rank recorded about one method; lists have an entry for each step."""
+class TrainRecord(TrainingRecord):
+    """One method, step by step; bytes of a step are those of its turn, or the turn's share."""
 
     method: str
     parameters: int
-    seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    bytes_sent: list[float] = field(default_factory=list)  # of its turn's last step; empty if nothing counts
-    interface_sent: list[float] = field(default_factory=list)  # its share of the turn; empty likewise
-    digest: int = 0  # of the parameters at the end
-    distance_to_float64: float | None = None  # of the parameters, in units of their norm
+    distance_to_float64: float | None = None  # of the parameters at the end, in units of their norm
 
 
 @dataclass(frozen=True)
@@ -77,12 +74,7 @@ class TrainPlan(RankPlan):
         yield [asdict(record) for _, record in pairs], {}
 
     def _take_turn(
-        self,
-        comm: sw.Communicator,
-        examples: Examples,
-        trainer: Trainer,
-        record: TrainRecord,
-        steps: range,
+        self, comm: sw.Communicator, examples: Examples, trainer: Trainer, record: TrainRecord, steps: range
     ) -> None:
         before = self._interface_sent()
         for step in steps:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire.errors import InputError, MissingExtraError
+from sparsewire.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,12 +60,12 @@ class Task:
 
     load: Callable[[Path | None], Examples]  # from a file, or from what this machine has
     model: Callable[[int, bool], nn.Module]  # of a width; whether its table has sparse gradients
-    width: int
-    batch: int  # examples of a rank and step
     learning_rate: float
-    momentum: float
-    methods: tuple[str, ...]  # our methods, unless others are asked for
-    peers: tuple[str, ...]
+    momentum: float = 0.9
+    width: int = 2048
+    batch: int = 32  # examples of a rank and step
+    methods: tuple[str, ...] = ("topk", "ok_topk")  # our methods, unless others are asked for
+    peers: tuple[str, ...] = ("none", "dense", "fp16", "powersgd")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ def _digits(path: Path | None) -> Digits:
 
 
 def _character_model(width: int, sparse: bool) -> nn.Module:
-    nn = _nn()
+    from torch import nn
+
     return nn.Sequential(
         nn.Embedding(CHARACTERS, CHARACTER_SIZE, sparse=sparse),
         nn.Flatten(),
@@ -167,18 +168,22 @@ def _character_model(width: int, sparse: bool) -> nn.Module:
 
 
 def _word_model(width: int, sparse: bool) -> nn.Module:
-    nn = _nn()
+    from torch import nn
+
     return nn.Sequential(
         nn.EmbeddingBag(WORDS, width, mode="mean", sparse=sparse), nn.Linear(width, WORD_CLASSES)
     )
 
 
 def _digit_model(width: int, sparse: bool) -> nn.Module:
-    return _nn().Sequential(*_perceptron(PIXELS, width, DIGITS))
+    from torch import nn
+
+    return nn.Sequential(*_perceptron(PIXELS, width, DIGITS))
 
 
 def _perceptron(inputs: int, width: int, outputs: int) -> list[nn.Module]:
-    nn = _nn()
+    from torch import nn
+
     return [
         *(nn.Linear(inputs, width), nn.ReLU()),
         *(nn.Linear(width, width), nn.ReLU()),
@@ -186,43 +191,18 @@ def _perceptron(inputs: int, width: int, outputs: int) -> list[nn.Module]:
     ]
 
 
-def _nn() -> Any:
-    try:
-        from torch import nn
-    except ImportError:
-        raise MissingExtraError.of("torch", "torch") from None
-    return nn
-
-
 TASKS = {
-    "chars": Task(
-        load=_characters,
-        model=_character_model,
-        width=2048,
-        batch=32,
-        learning_rate=0.1,  # at width 768, the loss of dense ends lower than with 0.05 or 0.2
-        momentum=0.9,
-        methods=("topk", "ok_topk"),
-        peers=("none", "dense", "fp16", "powersgd"),
-    ),
+    # At width 768, the loss of dense ends lower than with 0.05 or 0.2.
+    "chars": Task(_characters, _character_model, learning_rate=0.1),
     "embedding": Task(
-        load=lambda path: _windows(words(path), WORD_CONTEXT, WORD_CLASSES),
-        model=_word_model,
-        width=64,
-        batch=256,
+        lambda path: _windows(words(path), WORD_CONTEXT, WORD_CLASSES),
+        _word_model,
         learning_rate=1.0,
         momentum=0.0,
+        width=64,
+        batch=256,
         methods=("exact", "exact-sparse"),
         peers=("none", "dense", "fp16", "powersgd", "sparse-gloo", "dense-float64"),
     ),
-    "mnist": Task(
-        load=_digits,
-        model=_digit_model,
-        width=2048,
-        batch=32,
-        learning_rate=0.05,
-        momentum=0.9,
-        methods=("topk", "ok_topk"),
-        peers=("none", "dense", "fp16", "powersgd"),
-    ),
+    "mnist": Task(_digits, _digit_model, learning_rate=0.05),
 }
