@@ -12,7 +12,7 @@ import hypothesis
 # tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-PROFILES = {"dev": 25, "ci": 200, "nightly": 5000}
+PROFILES = {"dev": 40, "ci": 200, "nightly": 5000}
 
 for _name, _examples in PROFILES.items():
     hypothesis.settings.register_profile(
