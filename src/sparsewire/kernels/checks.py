@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from sparsewire.kernels import memory
-
 __all__ = [
     "FLOAT32",
     "UINT32",
@@ -31,7 +29,6 @@ __all__ = [
     "index_dtype_for",
     "indices",
     "not_negative",
-    "room",
     "same_dtype",
     "values",
     "writeable",
@@ -127,19 +124,6 @@ def writeable(x: npt.NDArray[Any], name: str) -> None:
     """Refuse an array that may not be written to."""
     if not x.flags.writeable:
         raise ValueError(f"{name} is read-only")
-
-
-def room(out: npt.NDArray[Any] | None, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """``out``, checked, or a new array."""
-    if out is None:
-        return memory.empty(count, dtype)
-    array(out, "out")
-    writeable(out, "out")
-    if out.dtype != dtype:
-        raise TypeError(f"out must be {dtype}, not {out.dtype}")
-    if len(out) != count:
-        raise ValueError(f"out has room for {len(out)} and there are {count}")
-    return out
 
 
 def index_dtype_for(index_dtype: npt.DTypeLike, stop: int) -> np.dtype[Any]:

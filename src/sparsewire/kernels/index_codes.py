@@ -65,16 +65,9 @@ def encode_elias_fano(indices: Indices, start: int, span: int) -> Words:
 
 
 def decode_elias_fano(
-    words: Words,
-    count: int,
-    start: int,
-    span: int,
-    index_dtype: npt.DTypeLike = np.uint32,
-    out: Indices | None = None,
+    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
 ) -> Indices | None:
     """The indices that were encoded; None if the words, which may be any, encode no such indices.
-
-    They are written to ``out``, or to a new array.
 
     >>> decode_elias_fano(np.array([3, 69], np.uint64), 3, 10, 10)
     array([11, 13, 18], dtype=uint32)
@@ -84,7 +77,7 @@ def decode_elias_fano(
     dtype = _check_code(words, count, start, span, index_dtype)
     if count > span or len(words) != elias_fano_words(count, span):
         return None
-    indices = checks.room(out, count, dtype)
+    indices: Indices = memory.empty(count, dtype)
     return indices if backend.active.decode_elias_fano(words, start, span, indices) else None
 
 
@@ -101,12 +94,7 @@ def encode_bitmap(indices: Indices, start: int, span: int) -> Words:
 
 
 def decode_bitmap(
-    words: Words,
-    count: int,
-    start: int,
-    span: int,
-    index_dtype: npt.DTypeLike = np.uint32,
-    out: Indices | None = None,
+    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
 ) -> Indices | None:
     """The indices of a bitmap, as from `decode_elias_fano`.
 
@@ -116,7 +104,7 @@ def decode_bitmap(
     dtype = _check_code(words, count, start, span, index_dtype)
     if count > span or len(words) != _words_for(span):
         return None
-    indices = checks.room(out, count, dtype)
+    indices: Indices = memory.empty(count, dtype)
     return indices if backend.active.decode_bitmap(words, start, span, indices) else None
 
 
@@ -153,12 +141,7 @@ def encode_tiles(indices: Indices, start: int, span: int, tiles: int) -> Words:
 
 
 def decode_tiles(
-    words: Words,
-    count: int,
-    start: int,
-    span: int,
-    index_dtype: npt.DTypeLike = np.uint32,
-    out: Indices | None = None,
+    words: Words, count: int, start: int, span: int, index_dtype: npt.DTypeLike = np.uint32
 ) -> Indices | None:
     """The indices of tiles, as from `decode_elias_fano`.
 
@@ -168,7 +151,7 @@ def decode_tiles(
     dtype = _check_code(words, count, start, span, index_dtype)
     if count > 64 * len(words):  # so that no memory is asked for
         return None
-    indices = checks.room(out, count, dtype)
+    indices: Indices = memory.empty(count, dtype)
     return indices if backend.active.decode_tiles(words, start, span, indices) else None
 
 

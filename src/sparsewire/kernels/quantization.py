@@ -42,15 +42,15 @@ def narrow(values: Values, dtype: npt.DTypeLike) -> Values:
     return out
 
 
-def widen(values: Values, out: Values | None = None) -> npt.NDArray[np.float32]:
-    """float16 or bfloat16 values as float32, which holds them all; in ``out``, or in a new array.
+def widen(values: Values) -> npt.NDArray[np.float32]:
+    """float16 or bfloat16 values as float32, which holds them all.
 
     >>> widen(np.array([1.5, -2], np.float16))
     array([ 1.5, -2. ], dtype=float32)
     """
     checks.array(values, "values")
     _half_dtype(values.dtype)
-    wide = checks.room(out, len(values), FLOAT32)
+    wide = memory.empty(len(values), FLOAT32)
     backend.active.widen(values, wide)
     return wide
 
@@ -98,11 +98,8 @@ def dequantize(
     count: int,
     bits: int,
     bucket: int = 1024,
-    out: Values | None = None,
 ) -> npt.NDArray[np.float32]:
     """The values that `quantize` chose: scale * (level / s).  Any numbers are valid scales and codes.
-
-    They are written to ``out``, or to a new array.
 
     >>> dequantize(np.array([7], np.float32), np.array([7, 141], np.uint8), 4, 4)
     array([ 7.,  0., -3., nan], dtype=float32)
@@ -117,7 +114,7 @@ def dequantize(
             f"{count} values of {bits} bits in buckets of {bucket} have {expected[0]} scales and "
             f"{expected[1]} bytes of codes, got {got[0]} and {got[1]}"
         )
-    values = checks.room(out, count, FLOAT32)
+    values = memory.empty(count, FLOAT32)
     backend.active.dequantize(scales, codes, bits, min(bucket, count or 1), values)
     return values
 
