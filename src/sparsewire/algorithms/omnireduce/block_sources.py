@@ -14,7 +14,7 @@ __all__ = ["DenseBlocks", "SparseBlocks"]
 
 
 class DenseBlocks:
-    """Of a dense vector; the sum is written to ``out``, which may be the vector's own array."""
+    """The blocks of a dense vector; the sum is written to ``out``, which may be the vector's own array."""
 
     def __init__(self, vec: SparseVector, block: int, out: Array | None = None) -> None:
         self.dtype = vec.dtype
@@ -57,7 +57,7 @@ class DenseBlocks:
 
 
 class SparseBlocks:
-    """Of a vector that is stored as entries."""
+    """The blocks of a vector that is stored as entries."""
 
     def __init__(self, vec: SparseVector, block: int) -> None:
         self.dtype = vec.dtype

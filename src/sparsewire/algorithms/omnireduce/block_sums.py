@@ -123,7 +123,7 @@ def _sum(total: Array, rows: Sequence[Integers], parts: Sequence[Part]) -> None:
 def _reduce(
     total: Array, rows: Sequence[Integers], parts: Sequence[Part], op: Reduction, workers: int
 ) -> None:
-    times = np.zeros(len(total), np.int64)  # how many parts have the block, so far
+    times = np.zeros(len(total), np.int64)  # how many parts so far have the block
     for row, part in zip(rows, parts, strict=True):
         fresh = times[row] == 0
         total[row[fresh]] = part.data[fresh]

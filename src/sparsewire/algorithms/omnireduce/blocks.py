@@ -50,12 +50,12 @@ class Layout:
 
     @property
     def blocks(self) -> int:
-        """How many there are; as the number of a block it means none."""
+        """The number of blocks; where the number of a block is expected, it means that there is none."""
         return -(-self.length // self.terms.block)
 
     @property
     def columns(self) -> int:
-        """Of one aggregator."""
+        """The number of columns of one aggregator."""
         return self.terms.slots * self.terms.width
 
     @property
@@ -64,7 +64,7 @@ class Layout:
         return -(-self.blocks // (self.aggregators * self.terms.slots))
 
     def slot(self, number: int) -> tuple[int, int]:
-        """A slot's blocks lie side by side: from the first to before the last."""
+        """The range of blocks of a slot, which are neighbours: the first, and the one after the last."""
         first, last = (
             min(self.blocks, place * self.cards * self.aggregators) for place in (number, number + 1)
         )
@@ -132,7 +132,7 @@ class Worker:
     def __init__(self, source: DenseBlocks | SparseBlocks, layout: Layout, servers: Sequence[int]) -> None:
         self._source, self._layout, self._servers = source, layout, servers
         self._shares = _Shares(layout)
-        self._open = {server: place for place, server in enumerate(servers)}  # those that have more to say
+        self._open = {server: place for place, server in enumerate(servers)}  # those that send more
 
     @property
     def awaited(self) -> set[int]:
@@ -183,8 +183,8 @@ class _Shares:
         shape = layout.aggregators, layout.columns
         # Of each column: where its blocks end, and how many of them have been sent and have come back.
         self._ends, self._sent, self._complete = np.zeros((3, *shape), np.int64)
-        self._latest = np.full(shape, -1)  # block whose sum has come
-        # By aggregator and slot: how many blocks of a column go at once.
+        self._latest = np.full(shape, -1)  # the last block whose sum has come
+        # By aggregator and slot: how many blocks of a column are sent at once.
         self._depth = np.ones((layout.aggregators, layout.terms.slots), np.int64)
         # How many may go at first, in all, if more than one of a column: as many as there are columns.
         self._budget = np.full(layout.aggregators, layout.columns)
@@ -234,7 +234,7 @@ class _Shares:
         if repeated.any() or (complete > sent).any() or (is_last and (complete < ends).any()):
             return None
         self._complete[place] = complete
-        self._latest[place, sums.columns] = sums.current  # of those of one column the last stays
+        self._latest[place, sums.columns] = sums.current  # several of one column: the last one stays
         mine = mine[np.diff(mine, prepend=-1) > 0]
         return np.compress((complete[mine] == sent[mine]) & (sent[mine] < ends[mine]), mine)
 
@@ -250,8 +250,8 @@ class Aggregator:
         self._last = np.full((workers, columns), layout.blocks)
         self._next = np.full((workers, columns), layout.blocks)
         self._due = np.zeros((workers, columns), bool)
-        self._waiting = np.ones((workers, slots), bool)  # who has to speak before a slot goes on
-        self._told = [0] * workers  # how many slots each worker has spoken about at least once
+        self._waiting = np.ones((workers, slots), bool)  # the workers that a slot waits for
+        self._told = [0] * workers  # the slots for which each worker has sent at least one message
         in_order_of_arrival = layout.terms.arrival and op.absent_is_neutral  # for others it does not matter
         self._sums = (InArrivalOrder if in_order_of_arrival else InRankOrder)(op, workers)
 
@@ -266,7 +266,7 @@ class Aggregator:
         spoken = self._spoken(source, message.number, batch)
         self._waiting[source, spoken] = False
         self._due[source, batch.columns] = False
-        self._last[source, batch.columns] = batch.current  # of those of one column the last stays
+        self._last[source, batch.columns] = batch.current  # several of one column: the last one stays
         self._next[source, batch.columns] = batch.next
         self._sums.put(source, Part(batch.columns, batch.current, batch.data))
         complete = spoken & ~self._waiting.any(axis=0)

@@ -18,8 +18,8 @@ from sparsewire.work import Work
 
 __all__ = ["best_block", "cost", "tune"]
 
-MESSAGE_BYTES = HEADER_BYTES + 24  # of a message's first part
-NUMBERS_BYTES = 12  # of a block: column, current, next
+MESSAGE_BYTES = HEADER_BYTES + 24  # the first part of a message
+NUMBERS_BYTES = 12  # the numbers of a block: column, current, next
 
 
 class Flow(NamedTuple):
@@ -62,7 +62,7 @@ def _pairs(figures: CostFigures, shape: Shape) -> Cost:
     union = shape.union(shape.size)
     share, owned = (min(entries / servers, span) for entries in (shape.nnz, union))
     of_share = replace(shape, length=span)
-    turns_dense = shape.is_dense(union, shape.length)  # in the end
+    turns_dense = shape.is_dense(union, shape.length)  # when the sum is complete
     pieces = max(1, math.ceil(share / width))
     # A sum reaches as far as the shortest of everybody's pieces; if those are alike, that is one each.
     sums = pieces if pieces == 1 else round(pieces * max(1, min(shape.size, owned / share)))

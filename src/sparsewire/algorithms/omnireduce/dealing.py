@@ -1,4 +1,4 @@
-"""Cards dealt around a table in turns, each turn beginning at another hand.
+"""Blocks or stripes, dealt to aggregators like cards: in turns, each beginning at another hand.
 
 What lies side by side falls to different hands, so a hot region of a vector is everybody's; and because turns
 begin anywhere, so is what lies at regular distances.  Every hand gets one card of each whole turn.

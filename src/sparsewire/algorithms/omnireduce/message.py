@@ -20,7 +20,7 @@ __all__ = ["CONTRIBUTION", "RESULT", "Integers", "Message", "Terms", "turned"]
 Integers = npt.NDArray[np.int64]
 
 CONTRIBUTION, RESULT = 1, 2  # from a worker to an aggregator, and back
-LARGEST = 2**31 - 1  # of the terms
+LARGEST = 2**31 - 1  # the largest number that a term can have
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """OmniReduce's key-value form: workers stream their entries, aggregators merge the streams.  No I/O.
 
-Indices are dealt to aggregators in stripes, and each has a shorter vector without the others' stripes:
+The positions are dealt to aggregators in stripes.  Each aggregator has a shorter vector, of its stripes only:
 
-    worker       the first entries of that vector, in messages of at most ``width``: each is a piece, and ends
-                 where the next entry is; ``slots`` of them are on their way
-    aggregator   up to where everybody's pieces reach, nobody can have anything more: that range is merged,
-                 and its sum goes to every worker
-    worker       another message for each whose end has come back
+    worker       sends its first entries of that vector, at most ``width`` in a message.  A message is a piece
+                 that ends where the next entry is.  ``slots`` messages are on their way at a time
+    aggregator   knows all entries up to the position that the pieces of all workers reach.  It merges that
+                 range, and sends the sum to every worker
+    worker       sends another message for each one whose end the sums have reached
 
 No dense vector is formed on the way, and no aggregator holds more than ``slots * width`` entries of a worker.
 """
@@ -32,8 +32,8 @@ from sparsewire.vector import SparseVector, index_dtype
 __all__ = ["STRIPE_ENTRIES", "Aggregator", "Stripes", "Worker"]
 
 STRIPE = 256  # positions, or a multiple: whole tiles of the wire format, and the rows of most embeddings
-MOST_STRIPES = 512  # in all: so many even out a hot region, and take little time
-STRIPE_ENTRIES = 500  # could be merged while Python takes a stripe from one place to another, as measured
+MOST_STRIPES = 512  # enough to spread a region with many entries, and few enough to take little time
+STRIPE_ENTRIES = 500  # measured: Python moves a stripe in the time in which so many entries are merged
 NOTHING: Integers = np.empty(0, np.int64)
 NOWHERE = -1  # before the first position
 
@@ -52,7 +52,7 @@ class Stripes:
         self._cuts, self._share_cuts = stripe * np.arange(len(stripes) + 1), stripe * np.arange(turns + 1)
         hand, turn = Deal(aggregators).of(stripes)
         self._of_each = [np.flatnonzero(hand == one) for one in range(aggregators)]
-        # By how much the indices of a stripe become smaller.
+        # The distance from a stripe in the whole vector to the same stripe in its aggregator's vector.
         self._nearer = self._cuts[:-1] - self._share_cuts[turn]
 
     def split(self, vec: SparseVector) -> list[SparseVector]:
@@ -81,7 +81,7 @@ class Stripes:
 def _joined(
     stripes: Sequence[kernels.Entries], shifts: Integers, length: int, dtype: np.dtype[Any]
 ) -> SparseVector:
-    """Stripes one behind the other, their indices shifted, as a vector."""
+    """The stripes, in this order and with shifted indices, as one vector."""
     counts = [len(values) for _, values in stripes]
     work.count(entries=STRIPE_ENTRIES * len(stripes), values=2 * sum(counts))
     indices = memory.empty(sum(counts), index_dtype(length))
@@ -107,7 +107,7 @@ class Worker:
         return {server for server, stream in self._streams.items() if not stream.is_summed}
 
     def begin(self, first: int = 0) -> Iterator[Send]:
-        """As many messages as may be on their way; to one aggregator after the other, from ``first`` on."""
+        """As many messages as may be on their way, to each aggregator in turn, beginning with ``first``."""
         servers = [*self._streams]
         for place in self._terms.slots * turned(len(servers), first):
             yield from self._contribution(servers[place])
@@ -126,12 +126,12 @@ class Worker:
 
     def result(self) -> SparseVector:
         total = self._stripes.join([concat(stream.sums) for stream in self._streams.values()])
-        # Where entries need more room than the whole vector, most may be zeros that have met.
+        # If the entries need more bytes than the dense vector, many of their sums may be zero.
         smaller = total.smaller()
         return smaller.smaller() if smaller.is_dense else total
 
     def _contribution(self, server: int) -> Iterator[Send]:
-        """The next message, unless all has been said."""
+        """The next message, unless all entries have been sent."""
         stream = self._streams[server]
         if not stream.is_told:
             body = stream.next(self._terms.width)
@@ -144,10 +144,10 @@ class _Stream:
     def __init__(self, share: SparseVector) -> None:
         self.share = share
         self.sums: list[SparseVector] = []
-        self.is_told = False  # is all of it on its way?
-        self.told = 0  # ... or how far
-        self._entries = 0  # ... or so many
-        self._ends: deque[int] = deque()  # of the messages whose sum has not come
+        self.is_told = False  # whether all entries have been sent
+        self.told = 0  # the position up to which entries have been sent
+        self._entries = 0  # how many entries have been sent
+        self._ends: deque[int] = deque()  # where messages end whose sums have not come
 
     @property
     def summed(self) -> int:
@@ -159,7 +159,7 @@ class _Stream:
         return bool(self.sums) and self.summed == self.share.length
 
     def next(self, most: int) -> SparseVector:
-        """The next entries, at most so many, and where the one behind them is."""
+        """The piece of the next entries, at most so many; it ends where the entry after them is."""
         begin, self._entries = self._entries, min(self._entries + most, self.share.nnz)
         self.is_told = self._entries == self.share.nnz
         piece = self.share.entries_between(begin, self._entries)
@@ -168,7 +168,7 @@ class _Stream:
         return piece
 
     def take(self, total: SparseVector) -> int:
-        """Keep a sum; how many messages it ends."""
+        """How many messages end in this sum, which is kept."""
         self.sums.append(total)
         before = len(self._ends)
         while self._ends and self._ends[0] <= total.stop:
@@ -211,7 +211,7 @@ class Aggregator:
         return [Send(worker, payload) for worker in turned(len(self._pieces), self._place + 1)]
 
     def _merged(self, pieces: Sequence[SparseVector]) -> SparseVector:
-        """Always as entries: where a range ends is a matter of chance, and must not decide what is one."""
+        """The sum, always as entries: where a range ends depends on timing, and the form must not."""
         work.count(entries=sum(piece.nnz for piece in pieces) if len(pieces) > 1 else 0)
         entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
         first = pieces[0]
@@ -219,7 +219,7 @@ class Aggregator:
         return SparseVector.piece(first.length, first.start, first.stop, *merged)
 
     def _below(self, bound: int, pieces: deque[SparseVector]) -> SparseVector:
-        """A worker's entries from where sums have ended so far to the bound."""
+        """The entries of a worker from the end of the sums so far up to the bound."""
         below = []
         while pieces and pieces[0].stop <= bound:
             below.append(pieces.popleft())
@@ -230,7 +230,7 @@ class Aggregator:
 
 
 def _check(source: int, message: Message, terms: Terms, like: SparseVector, start: int) -> None:
-    """Is the message's piece the next one of a vector like this?"""
+    """Raise an error unless the piece of the message is the next one of a vector like this."""
     body = message.body
     if message.terms != terms:
         raise CallMismatchError(f"rank {source} sends {message.terms}, and others {terms}")
