@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ def next_line(process: subprocess.Popen[str], stream: str = "stdout") -> str:
     return line
 
 
-def with_sigint_ignored(command: Sequence[str]) -> list[str]:
-    """The command as a shell without job control starts it in the background."""
-    return ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+def ignoring(*signals: str) -> Callable[[Sequence[str]], list[str]]:
+    """What makes of a command one that begins with these signals ignored, such as "INT"."""
+    return lambda command: ["sh", "-c", f'trap "" {" ".join(signals)}; exec "$@"', "sh", *command]
 
 
 def is_gone(pid: int) -> bool:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -42,6 +43,18 @@ def command(monkeypatch, capsys):
     yield run
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a Python script with this text; its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return path
+
+    return write
 
 
 @pytest.fixture

@@ -133,7 +133,6 @@ def test_an_interrupted_grid_leaves_the_cells_that_are_done(tmp_path, number):
         [sys.executable, "-m", "sparsewire", "bench", "grid", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as a shell does in the background
     )
     deadline = time.monotonic() + PATIENCE_S
     while not path.exists() or path.read_text().count("auto_vs_best") < 2:

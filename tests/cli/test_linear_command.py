@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from processes import PATIENCE_S, next_line, started, with_sigint_ignored
+from processes import PATIENCE_S, next_line, started
 from sparsewire.commands import linear_fit
 from sparsewire.launch.local import Outcome
 from sparsewire.linear import LogisticRegression, fit_rank, load_model, save_model
@@ -127,8 +127,7 @@ def test_fit_writes_passes_and_the_command_as_json(fit):
 
 def test_ctrl_c_leaves_the_model_of_the_last_complete_pass(write, tmp_path):
     words = ["linear", "fit", write(lines(40)), "-n", "2", "--epochs", "1000000", "--model", "m.npz"]
-    command = with_sigint_ignored([*COMMAND, *words])  # as in the background of a script, which is harder
-    with started(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as launcher:
+    with started([*COMMAND, *words], stdout=subprocess.DEVNULL, cwd=tmp_path) as launcher:
         assert next_line(launcher, "stderr").startswith("linear fit: pass 1 of 1000000: loss ")
         launcher.send_signal(signal.SIGINT)
         _, rest = launcher.communicate(timeout=PATIENCE_S)

@@ -6,45 +6,18 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from launchers import staying
 
-from processes import PATIENCE_S, assert_all_gone, next_line, started, with_sigint_ignored
+from processes import PATIENCE_S, assert_all_gone
 from sparsewire.errors import InputError
-from sparsewire.launch.local import Outcome, launch
+from sparsewire.launch.local import LONGEST_LINE, Outcome, launch
 
-COMMAND = [sys.executable, "-m", "sparsewire"]
 JOB = [
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("SPARSEWIRE_SECRET", "OMP_NUM_THREADS"),
 ]
-
-SAY_PID_AND_STAY = """
-import os, time
-print(os.getpid(), flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture
-def script(tmp_path):
-    def write(text: str) -> Path:
-        path = tmp_path / "script.py"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-@contextmanager
-def staying(script: Path, ranks: int, start: Callable[[list[str]], list[str]] = list):
-    """A launcher whose ranks do not end by themselves, and their process ids."""
-    command = start([*COMMAND, "run", "-n", str(ranks), str(script)])
-    with started(command) as launcher:
-        yield launcher, [int(next_line(launcher).split()[1]) for _ in range(ranks)]
 
 
 def run_python(program: str, size: int, **options: float) -> tuple[Outcome, list[list[str]]]:
@@ -99,6 +72,17 @@ def test_long_output_is_complete_and_in_order_and_an_unfinished_line_counts(cli,
         assert [line[4:] for line in said if line.startswith(rank)] == [*lines, "no newline"]
 
 
+def test_a_line_without_an_end_comes_in_parts_and_does_not_fill_the_memory():
+    """A rank writes three and a half times the longest line."""
+    parts: list[int] = []
+    program = f"import sys\nfor _ in range(7): sys.stdout.write('x' * {LONGEST_LINE // 2})\nprint('end')"
+    outcome = launch([sys.executable, "-c", program], 1, on_line=lambda _, __, line: parts.append(len(line)))
+    assert outcome == Outcome()
+    assert sum(parts) == 7 * LONGEST_LINE // 2 + len("end")
+    assert len(parts) == 4
+    assert max(parts) < LONGEST_LINE + (1 << 16)
+
+
 def test_last_words_before_a_kill_are_not_lost():
     program = "import os, signal\nprint('last words')\nos.kill(os.getpid(), signal.SIGKILL)"
     assert run_python(program, 1) == (Outcome(128 + signal.SIGKILL, 0, signal.SIGKILL), [["last words"]])
@@ -150,43 +134,6 @@ def test_children_of_ranks_stop_too():
     )
     assert outcome == Outcome(1, 1)
     assert_all_gone([int(line) for [line] in said])
-
-
-@pytest.mark.parametrize(
-    ("number", "start"),
-    [
-        (signal.SIGINT, list),
-        (signal.SIGINT, with_sigint_ignored),
-        (signal.SIGTERM, list),
-        (signal.SIGHUP, list),
-    ],
-    ids=["SIGINT", "SIGINT-in-the-background", "SIGTERM", "SIGHUP"],
-)
-def test_a_signal_to_the_launcher_stops_all(script, number, start):
-    with staying(script(SAY_PID_AND_STAY), 2, start) as (launcher, pids):
-        launcher.send_signal(number)
-        _, errors = launcher.communicate(timeout=PATIENCE_S)
-    assert launcher.returncode == 128 + number
-    assert "Traceback" not in errors
-    assert_all_gone(pids)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
-def test_no_rank_survives_a_launcher_killed_with_kill_9(script):
-    with staying(script(SAY_PID_AND_STAY), 3) as (launcher, pids):
-        launcher.kill()
-        launcher.communicate(timeout=PATIENCE_S)
-    assert_all_gone(pids)
-
-
-def test_ranks_of_a_launcher_that_ignores_sigint_do_not_ignore_it():
-    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        _, said = run_python(program, 2)
-    finally:
-        signal.signal(signal.SIGINT, ours)
-    assert said == [["True"], ["True"]]
 
 
 def test_a_reader_that_has_seen_enough_ends_the_job_quietly(script):

@@ -27,16 +27,6 @@ comm.allreduce(np.ones(3), algorithm="omnireduce")
 """
 
 
-@pytest.fixture
-def script(tmp_path):
-    def write(text):
-        path = tmp_path / "script.py"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def test_the_script_sees_its_workers_and_aggregators_end_with_them(cli, script):
     done = cli("run", "-n", 2, "--aggregators", 2, script(ADD))
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ from sparsewire.bench.harness.clock import seconds_of
 from sparsewire.bench.harness.options import Json, Options, Seconds, option
 from sparsewire.bench.harness.records import TimedRow, time_fields
 from sparsewire.errors import InputError, MissingExtraError
+from sparsewire.files import replaced_file
 
 MADE = "url-like"  # the file's name, if it is made here
 FEWEST_ROUNDS = 3
@@ -121,7 +122,8 @@ def _file(path: str | None, rows: int) -> Iterator[str]:
         raise InputError(f"rows is {rows}; a file to be measured has at least one")
     with tempfile.TemporaryDirectory() as folder:
         made = os.path.join(folder, MADE)
-        dump_svmlight_file(*url_like(rows), made)
+        with replaced_file(made, "wb") as file:
+            dump_svmlight_file(*url_like(rows), file)
         yield made
 
 

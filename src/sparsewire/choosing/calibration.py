@@ -13,7 +13,6 @@ import math
 import os
 import platform
 import re
-import tempfile
 import time
 import warnings
 import zlib
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsewire.cost import CostFigures
-from sparsewire.errors import SparsewireError
+from sparsewire.errors import SparsewireError, WireError
+from sparsewire.files import replaced_file
 
 __all__ = ["ASSUMED", "Calibration", "Fingerprint", "cache_file", "host_number", "load", "save"]
 
@@ -44,8 +44,14 @@ class Calibration:
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Calibration:
-        tuned_at, *figures = (float(number) for number in numbers)
-        return cls(CostFigures(*figures), tuned_at)
+        """The figures of another rank; raises WireError if they are none."""
+        tuned_at, *figures = told = [float(number) for number in numbers]
+        if len(figures) != len(fields(CostFigures)) or not all(0 <= number < math.inf for number in told):
+            raise WireError(f"these are no figures of a network: {told}")
+        network = CostFigures(*figures)
+        if not network.bandwidth:
+            raise WireError("a network with a bandwidth of 0 moves nothing")
+        return cls(network, tuned_at)
 
     def __str__(self) -> str:
         if not self.tuned_at:
@@ -115,9 +121,8 @@ def save(fingerprint: Fingerprint, calibration: Calibration) -> Path:
     file = cache_file()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".tuning-", delete=False) as part:
-            json.dump(content, part, indent=1)
-        os.replace(part.name, file)
+        with replaced_file(file, permissions=0o600) as new:  # its owner's alone
+            json.dump(content, new, indent=1)
     except OSError as error:
         raise SparsewireError(f"the figures cannot be kept in {file}: {error}") from error
     return file

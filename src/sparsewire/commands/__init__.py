@@ -5,9 +5,9 @@ Commands import what they need when they are called, so that ``--help`` answers 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from types import FrameType
 from typing import NoReturn
 
 import typer
@@ -15,6 +15,7 @@ import typer
 from sparsewire.commands import bench, linear, run, tune
 from sparsewire.commands.generate import make_callback
 from sparsewire.errors import SparsewireError
+from sparsewire.launch.signals import leave_by_exception
 
 app = typer.Typer(
     name="sparsewire",
@@ -51,20 +52,30 @@ def _doctor() -> None:
 
 def main() -> NoReturn:
     """Run the command line; an error of this library is one line and not a traceback."""
-    # A shell starts commands in the background with SIGINT ignored.  Then ranks would outlive an interrupt.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
+    leave_by_exception()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # Python itself would complain about a full disk when it is too late
     except SparsewireError as error:
-        print(f"sparsewire: {error}", file=sys.stderr)
-        sys.exit(2)
+        _complain(error)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader has seen enough, as in `sparsewire doctor | head -1`
+        _discard_output()
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        _discard_output()
+        _complain(error if error.filename else f"the output cannot be written: {error.strerror or error}")
     sys.exit(0)
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    """End by an exception, so that ranks are stopped and namespaces are removed on the way out."""
-    sys.exit(128 + number)
+def _complain(error: object) -> NoReturn:
+    print(f"sparsewire: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _discard_output() -> None:
+    """Send what is left of the output nowhere, because Python writes it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

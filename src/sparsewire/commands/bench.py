@@ -39,15 +39,18 @@ def make_command(name: str) -> Any:
 
 def execute(name: str, options: Any) -> None:
     """Measure, print tables, write the JSON file and the plot; the exit code is 1 if a result was wrong."""
-    from sparsewire.bench.harness.figure import require_matplotlib
+    from sparsewire.bench.harness.figure import require_plot
     from sparsewire.bench.harness.json_file import save
     from sparsewire.bench.harness.progress import progress
     from sparsewire.bench.harness.table import show, wide_console
+    from sparsewire.files import require_writable
 
     benchmark = load_benchmark(name)
     json, plot = getattr(options, "json", None), getattr(options, "plot", None)
+    if json:
+        require_writable(json)
     if plot:
-        require_matplotlib()
+        require_plot(plot)
     with progress(name) as on_progress:
         results = benchmark.run(options, on_progress)
     for result in results:

@@ -87,6 +87,7 @@ def fit(options: FitOptions) -> None:
     from sparsewire.bench.harness.json_file import write_json
     from sparsewire.bench.harness.table import wide_console
     from sparsewire.commands.linear_fit import print_fit, run_fit
+    from sparsewire.files import require_writable
     from sparsewire.linear.fit_rank import FitPlan
 
     plan = FitPlan(
@@ -100,6 +101,8 @@ def fit(options: FitOptions) -> None:
         dtype=options.dtype,
         positive=parse_numbers(float, options.positive) if options.positive else None,
     )
+    if options.json:
+        require_writable(options.json)
     fitted = run_fit(plan, options.ranks, options.driver, options.network)
     print_fit(wide_console(), plan, fitted)
     if options.json:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from sparsewire.bench.harness.progress import make_bar
 from sparsewire.bench.harness.table import format_bytes, format_number, format_seconds
 from sparsewire.communicator.join import init
 from sparsewire.errors import InputError, SparsewireError
+from sparsewire.files import require_writable
 from sparsewire.launch.emulation import parse_rate
 from sparsewire.launch.events import EventReader
 from sparsewire.launch.job import run_job
@@ -84,8 +84,8 @@ def _checked(plan: FitPlan) -> str:
         raise InputError(
             f"--positive and --class-weight are for classes; --loss {SQUARED.name} learns values"
         )
-    if plan.model and not os.access(Path(plan.model).parent, os.W_OK):
-        raise InputError(f"{plan.model} cannot be written: is there such a folder, and is it yours?")
+    if plan.model:
+        require_writable(plan.model)
     with init() as alone:  # training on two rows shows what is wrong with parameters
         model = make_model(plan.loss, comm=alone, **plan.parameters)
         next(model.iter_fit(np.eye(2, dtype=plan.dtype), np.arange(2)))

@@ -28,7 +28,11 @@ class State:
     def load_state_dict(self: S, saved: Mapping[str, Any]) -> S:
         """A state of this kind with the content that was saved; arrays are copied."""
         expected = [field.name for field in fields(self)]
-        if sorted(saved) != sorted(expected):
+        if not isinstance(saved, Mapping):
+            raise InputError(
+                f"{type(self).__name__} is saved as a dict, and this is a {type(saved).__name__}"
+            )
+        if saved.keys() != set(expected):
             raise InputError(f"{type(self).__name__} has {_listed(expected)}, but {_listed(saved)} was saved")
         return replace(self, **{name: _loaded(name, getattr(self, name), saved[name]) for name in expected})
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsewire.errors import InputError, SparsewireError
+from sparsewire.launch.signals import held_signals
 
 __all__ = [
     "EmulatedNetwork",
@@ -99,14 +100,17 @@ def emulated_network(size: int, bits_per_second: int) -> Iterator[EmulatedNetwor
     prefix = f"sw{os.getpid()}-{next(_networks_made)}"
     hosts = tuple(Host(f"{prefix}-{rank}", _address(rank)) for rank in range(size))
     _live_prefixes.add(prefix)
-    try:
-        _build(f"{prefix}-switch", hosts, bits_per_second)
-        yield EmulatedNetwork(hosts, bits_per_second)
-    finally:
-        _live_prefixes.discard(prefix)
-        for name in _our_namespaces():
-            if name.startswith(f"{prefix}-"):
-                _delete(name)
+    with held_signals() as signals:
+        try:
+            _build(f"{prefix}-switch", hosts, bits_per_second)
+            signals.release()
+            yield EmulatedNetwork(hosts, bits_per_second)
+        finally:
+            signals.holding = True  # a second Ctrl-C must not leave half of the namespaces
+            _live_prefixes.discard(prefix)
+            for name in _our_namespaces():
+                if name.startswith(f"{prefix}-"):
+                    _delete(name)
 
 
 def require_emulation() -> None:
@@ -204,7 +208,8 @@ def _delete(namespace: str) -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # In a session of its own, because Ctrl-C on a terminal would end this command too.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode != 0:
         raise EmulationError(
             f"network emulation failed at '{' '.join(command)}': {done.stderr.strip()}. In a container it "

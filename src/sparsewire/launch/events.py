@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from sparsewire.errors import InputError
+from sparsewire.launch.local import LONGEST_LINE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,6 +23,7 @@ __all__ = ["EventReader", "JobSpec", "parse_event", "say"]
 
 SEPARATOR = b"\x1e"
 TAIL_LINES = 15  # of the output of a failed rank, to be shown to the user
+TAIL_BYTES = 4096  # of each of these lines
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,12 @@ class JobSpec:
 
 def say(event: dict[str, Any]) -> None:
     """Write an event to standard output, and flush it."""
-    sys.stdout.buffer.write(SEPARATOR + json.dumps(event).encode() + b"\n")
+    line = SEPARATOR + json.dumps(event).encode()
+    if len(line) >= LONGEST_LINE:
+        raise InputError(
+            f"an event has {len(line):,} bytes, and the launcher takes lines up to {LONGEST_LINE:,}"
+        )
+    sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -50,8 +60,11 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     """
     if not line.startswith(SEPARATOR):
         return None
-    event: dict[str, Any] = json.loads(line[len(SEPARATOR) :])
-    return event
+    try:
+        event = json.loads(line[len(SEPARATOR) :])
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
 
 
 class EventReader:
@@ -59,16 +72,17 @@ class EventReader:
 
     def __init__(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         self._on_event = on_event
-        self._others: dict[int | None, list[str]] = {}
+        self._others: dict[int | None, deque[str]] = {}
 
     def hear(self, rank: int, stream: str, line: bytes) -> None:
         """Take one line; this is the ``on_line`` of ``launch``."""
         event = parse_event(line)
         if event is None:
-            self._others.setdefault(rank, []).append(line.decode(errors="replace"))
+            text = line[-TAIL_BYTES:].decode(errors="replace")
+            self._others.setdefault(rank, deque(maxlen=TAIL_LINES)).append(text)
         else:
             self._on_event(event)
 
     def tail(self, rank: int | None) -> str:
-        """The last lines of a rank that were no events."""
-        return "\n".join(self._others.get(rank, [])[-TAIL_LINES:])
+        """The ends of the last lines of a rank that were no events."""
+        return "\n".join(self._others.get(rank, ()))

@@ -6,6 +6,7 @@ Therefore lines of two ranks never mix, no output is lost, and the first failure
     a rank fails             the others get SIGTERM, and SIGKILL after the grace period
     all workers have ended   ranks that only aggregate get SIGKILL after the grace period
     the launcher is ended    an exception (Ctrl-C too) leaves ``launch`` only when every rank has ended
+    it is ended once more    the ranks get SIGKILL at once
     the launcher is killed   the kernel kills the ranks (Linux: PR_SET_PDEATHSIG)
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import select
 import selectors
 import signal
 import socket
@@ -26,11 +26,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, TypeAlias
 
-from sparsewire.errors import InputError
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.launch.signals import HeldSignals, held_signals
 
-__all__ = ["OnLine", "Outcome", "free_port", "into_namespace", "launch", "print_with_rank", "run_together"]
+__all__ = [
+    "LONGEST_LINE",
+    "OnLine",
+    "Outcome",
+    "free_port",
+    "into_namespace",
+    "launch",
+    "print_with_rank",
+    "run_together",
+]
 
-# Called with the rank, "stdout" or "stderr", and one line without its newline.
+# Called with the rank, "stdout" or "stderr", and one line without its newline, or a part of a very long line.
 OnLine: TypeAlias = Callable[[int, str, bytes], None]
 
 # Ranks share the cores, so each has one thread unless the user sets another number.  Output is unbuffered,
@@ -38,18 +48,20 @@ OnLine: TypeAlias = Callable[[int, str, bytes], None]
 RANK_DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 GRACE_S = 5.0  # between SIGTERM and SIGKILL; torchrun waits 30
 POLL_S = 0.05  # the delay after which an end is noticed where the kernel has no pidfd
+STOP_POLL_S = 0.01  # the same while ranks are stopped, which is seldom and short
 READ_BYTES = 1 << 16  # the capacity of a Linux pipe: one read empties it
+# Bytes of a line; what is longer is passed on in parts.  A rank that writes no newline must not fill the
+# memory of the launcher.
+LONGEST_LINE = 16 << 20
 
 AGGREGATOR = [sys.executable, "-m", "sparsewire", "serve"]
 
 # Every rank begins as this program, which then becomes the rank.  Code between fork and exec (preexec_fn)
 # could do the same, but may deadlock when the launcher has threads.
-#   A launcher that ignores SIGINT would have ranks that ignore it too.
 #   1 is PR_SET_PDEATHSIG (<linux/prctl.h>); the request stays valid after exec.  It comes too late if the
 #   launcher has ended already: then this process has another parent.
 BECOME_RANK = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
 if sys.platform == "linux":
     import ctypes
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -83,12 +95,20 @@ class _Rank:
     number: int
     process: subprocess.Popen[bytes]
     pidfd: int | None
-    unfinished: dict[str, bytes] = field(default_factory=lambda: {"stdout": b"", "stderr": b""})
+    unfinished: dict[str, bytearray] = field(
+        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
+    )
 
     def pipe(self, stream: str) -> IO[bytes]:
         pipe = self.process.stdout if stream == "stdout" else self.process.stderr
         assert pipe is not None
         return pipe
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended; where there are pidfds, nobody has waited for it yet."""
+        if self.pidfd is None:
+            return self.process.poll() is not None
+        return os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def launch(
@@ -129,13 +149,18 @@ def run_together(
 ) -> Outcome:
     """Run every (command, environment) as the rank of its position, and wait as ``launch`` does."""
     ranks: list[_Rank] = []
-    try:
-        for number, (command, environment) in enumerate(processes):
-            ranks.append(_start(number, command, environment))
-        return _watch(ranks, len(ranks) - aggregators, on_line or print_with_rank, grace_s)
-    finally:
-        _stop(ranks, grace_s)
-        _close(ranks)
+    with held_signals() as signals:
+        try:
+            for number, (command, environment) in enumerate(processes):
+                if signals.arrived:
+                    break
+                ranks.append(_start(number, command, environment))
+            signals.release()
+            return _watch(ranks, len(ranks) - aggregators, on_line or print_with_rank, grace_s)
+        finally:
+            signals.holding = True
+            _stop(ranks, grace_s, signals)
+            _close(ranks)
 
 
 def into_namespace(name: str) -> list[str]:
@@ -176,7 +201,21 @@ def _job_environment(size: int, aggregators: int, master_addr: str) -> dict[str,
 
 
 def _start(number: int, command: Sequence[str], environment: Mapping[str, str]) -> _Rank:
-    process = subprocess.Popen(
+    try:
+        process = _popen(command, environment)
+    except OSError as error:
+        raise SparsewireError(
+            f"rank {number} cannot be started: {error.strerror}. Start fewer ranks, or allow more processes "
+            "and open files (ulimit -u, ulimit -n)"
+        ) from error
+    try:
+        return _Rank(number, process, os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None)
+    except OSError:  # without a pidfd its end is noticed a little later
+        return _Rank(number, process, None)
+
+
+def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", BECOME_RANK, str(os.getpid()), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -186,8 +225,6 @@ def _start(number: int, command: Sequence[str], environment: Mapping[str, str]) 
         # terminal then reaches the launcher alone, which stops the ranks.
         start_new_session=True,
     )
-    pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
-    return _Rank(number, process, pidfd)
 
 
 def _watch(ranks: Sequence[_Rank], workers: int, on_line: OnLine, grace_s: float) -> Outcome:
@@ -203,12 +240,14 @@ def _watch(ranks: Sequence[_Rank], workers: int, on_line: OnLine, grace_s: float
         while alive:
             for rank, event in _events(selector, alive, wake_up=kill_at < float("inf")):
                 if event != "end":
-                    if not _pass_on(rank, event, on_line):
+                    if _pass_on(rank, event, on_line) == 0:
                         selector.unregister(rank.pipe(event))
                     continue
                 alive.remove(rank)
                 if rank.pidfd is not None:
                     selector.unregister(rank.pidfd)
+                if outcome.rank is not None and rank.process.returncode is None:
+                    _signal([rank], signal.SIGKILL)  # for children of the stopped rank that ignore SIGTERM
                 code = rank.process.wait()
                 if code != 0 and outcome.rank is None and time.monotonic() < kill_at:
                     outcome = _failure(rank.number, code)
@@ -257,16 +296,25 @@ def _events(
             yield rank, "end"
 
 
-def _pass_on(rank: _Rank, stream: str, on_line: OnLine) -> bool:
-    """Pass on the complete lines that have come; False at the end of the stream."""
+def _pass_on(rank: _Rank, stream: str, on_line: OnLine) -> int | None:
+    """Pass on the complete lines that have come.
+
+    Returns the number of bytes that were read: 0 at the end of the stream, and None if there is nothing now.
+    """
     try:
         chunk = os.read(rank.pipe(stream).fileno(), READ_BYTES)
     except BlockingIOError:
-        return True
-    *lines, rank.unfinished[stream] = (rank.unfinished[stream] + chunk).split(b"\n")
-    for line in lines:
-        on_line(rank.number, stream, line)
-    return bool(chunk)
+        return None
+    unfinished = rank.unfinished[stream]
+    *ends, rest = chunk.split(b"\n")
+    for end in ends:
+        on_line(rank.number, stream, bytes(unfinished + end))
+        unfinished.clear()
+    unfinished += rest
+    if len(unfinished) >= LONGEST_LINE:
+        on_line(rank.number, stream, bytes(unfinished))
+        unfinished.clear()
+    return len(chunk)
 
 
 def _pass_on_the_rest(rank: _Rank, on_line: OnLine) -> None:
@@ -274,25 +322,27 @@ def _pass_on_the_rest(rank: _Rank, on_line: OnLine) -> None:
 
     This does not wait for the end of the streams, because children of the rank may hold them open.
     """
-    for stream in rank.unfinished:
-        pipe = rank.pipe(stream)
-        while select.select([pipe], [], [], 0)[0] and _pass_on(rank, stream, on_line):
+    for stream, unfinished in rank.unfinished.items():
+        while _pass_on(rank, stream, on_line):
             pass
-        if rank.unfinished[stream]:
-            on_line(rank.number, stream, rank.unfinished[stream])
+        if unfinished:
+            on_line(rank.number, stream, bytes(unfinished))
 
 
-def _stop(ranks: Sequence[_Rank], grace_s: float) -> None:
-    """End every rank that still runs: with SIGTERM, and after the grace period with SIGKILL."""
-    alive = [rank for rank in ranks if rank.process.poll() is None]
+def _stop(ranks: Sequence[_Rank], grace_s: float, signals: HeldSignals) -> None:
+    """End every rank that still runs: with SIGTERM, and after the grace period with SIGKILL.
+
+    A signal that arrives meanwhile ends the grace period.  SIGKILL also reaches children of ended ranks.
+    """
+    alive = [rank for rank in ranks if rank.process.returncode is None]
     _signal(alive, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
+    arrived, deadline = signals.arrived, time.monotonic() + grace_s
+    while not all(rank.has_ended() for rank in alive):
+        if signals.arrived > arrived or time.monotonic() > deadline:
+            break
+        time.sleep(STOP_POLL_S)
+    _signal(alive, signal.SIGKILL)
     for rank in alive:
-        with suppress(subprocess.TimeoutExpired):
-            rank.process.wait(max(0.0, deadline - time.monotonic()))
-    remaining = [rank for rank in alive if rank.process.returncode is None]
-    _signal(remaining, signal.SIGKILL)
-    for rank in remaining:
         rank.process.wait()
 
 
@@ -302,7 +352,7 @@ def _signal(alive: Sequence[_Rank], number: signal.Signals) -> None:
     These must be ranks that nobody has waited for: until then no other process can get their ids.
     """
     for rank in alive:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS: PermissionError if all have ended
             os.killpg(rank.process.pid, number)
 
 

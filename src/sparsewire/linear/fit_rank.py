@@ -15,20 +15,20 @@ Errors in the input are raised on every rank, and the user sees them once.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparsewire.communicator import Communicator
 from sparsewire.communicator.agreement import gather, refused_by_all
 from sparsewire.communicator.join import init
 from sparsewire.errors import InputError, MissingExtraError, SparsewireError
 from sparsewire.launch.events import JobSpec, say
+from sparsewire.launch.signals import leave_by_exception
 from sparsewire.linear.libsvm import ReadOptions, read_libsvm
 from sparsewire.linear.model import LinearModel
 from sparsewire.linear.model_file import make_model, save_model
@@ -82,7 +82,7 @@ class Pass:
 
 def main() -> None:
     """Be one rank: train as the plan in the command line says, and end with an exit code."""
-    signal.signal(signal.SIGTERM, _leave)
+    leave_by_exception()  # so that an unfinished file is removed
     plan = FitPlan.from_json(sys.argv[1])
     with init() as comm:
         tell = say if comm.rank == 0 else _send_nothing
@@ -195,11 +195,6 @@ def _tell_warnings(tell: Tell) -> None:
 
 def _send_nothing(event: dict[str, Any]) -> None:
     """Used by all ranks but rank 0."""
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    """Raise SystemExit, so that an unfinished file is removed as after any exception."""
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

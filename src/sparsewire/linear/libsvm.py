@@ -5,8 +5,8 @@ begin in [B * r // P, B * (r + 1) // P), and reads only those.  A compressed fil
 a whole: every rank does so, and takes the lines r, r + P, r + 2 P, ..., counted from 0.  In both cases
 each row is on exactly one rank, and a rank's rows are in the order of the file.
 
-The text goes through a buffer of 2 MiB, or of the longest line if that is longer.  Memory holds this buffer,
-the rows parsed from it, and the share itself once.
+The text goes through a buffer of 2 MiB, or of the longest line if that is longer; that may be up to 64 MiB.
+Memory holds this buffer, the rows parsed from it, and the share itself once.
 """
 
 from __future__ import annotations

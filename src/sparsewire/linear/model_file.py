@@ -18,13 +18,13 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sparsewire.errors import InputError
+from sparsewire.files import replaced_file
 from sparsewire.linear.estimators import LinearSVC, LogisticRegression, Ridge
 from sparsewire.linear.losses import HINGE, LOGISTIC, SQUARED, SQUARED_HINGE
 from sparsewire.linear.model import LinearModel
@@ -85,17 +85,8 @@ def save_model(path: str | os.PathLike[str], model: LinearModel, **facts: Any) -
         **_coef_arrays(model.coef_),
         **({} if isinstance(model, Ridge) else {"classes": _classes(model)}),
     }
-    path = Path(path)
-    unfinished = path.with_name(
-        f".{path.name}.{os.getpid()}"
-    )  # in the same folder, so that it can be renamed
-    try:
-        with open(unfinished, "wb") as file:
-            np.savez(file, **arrays)
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with replaced_file(path, "wb") as file:
+        np.savez(file, **arrays)
 
 
 def load_model(path: str | os.PathLike[str]) -> LinearModel:

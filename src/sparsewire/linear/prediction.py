@@ -7,11 +7,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from sparsewire.errors import InputError
+from sparsewire.files import replaced_file, require_writable
 from sparsewire.linear.estimators import LogisticRegression, Ridge
 from sparsewire.linear.model import LinearModel
 from sparsewire.linear.model_file import load_model, model_facts
@@ -50,8 +51,10 @@ def predict_file(
 ) -> Predicted:
     """Write a line for every row of ``data``: its class or value, or the probabilities of all classes.
 
-    Lines are written to ``output``, by default to standard output.
+    Lines are written to ``output``, which is replaced when all are there, or by default to standard output.
     """
+    if output is not None:
+        require_writable(output)
     model, facts = load_model(path), model_facts(path)
     if probabilities and not isinstance(model, LogisticRegression):
         raise InputError(
@@ -70,23 +73,11 @@ def predict_file(
     has_numbers = isinstance(model, Ridge) or model.classes_.dtype.kind in "iuf"
     targets = targets_of(model, labels, facts.get("positive"), data) if has_numbers else None
     reading_s, begin = time.perf_counter() - begin, time.perf_counter()
-    with _opened(output) as file:
+    with replaced_file(output) if output else nullcontext(sys.stdout) as file:
         portions = list(_written(model, rows, file.write, probabilities))
     predicting_s = time.perf_counter() - begin
     found = None if targets is None else score(model, portions, targets)
     return Predicted(rows.shape[0], score_name(model), found, reading_s, predicting_s)
-
-
-@contextmanager
-def _opened(output: str | os.PathLike[str] | None) -> Iterator[TextIO]:
-    if output is None:
-        yield sys.stdout
-        return
-    try:
-        with open(output, "w") as file:
-            yield file
-    except OSError as error:
-        raise InputError(f"{output} cannot be written: {error.strerror}") from error
 
 
 def _written(

@@ -25,8 +25,13 @@ __all__ = ["PIECE_BYTES", "Text", "TextFile"]
 Text = npt.NDArray[np.uint8]
 
 PIECE_BYTES = 2 << 20  # larger pieces are not faster, and take more memory
-# Compressed bytes that are read at once.  Decompressed they may be a thousand times as many, all in memory.
-COMPRESSED_BYTES = 1 << 14
+LONGEST_LINE = (
+    64 << 20
+)  # a row of some four million entries; a file without newlines must not fill the memory
+COMPRESSED_BYTES = 1 << 14  # that are read at once
+# Compressed bytes that zstandard gets at once, because it cannot be told how much to return.  Four bytes can
+# become a block of 128 KiB, so this much becomes at most 8 MiB.
+ZSTANDARD_BYTES = 1 << 8
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,12 @@ class TextFile:
         offset = max(0, start - 1)
         with self._text(offset) as source:
             for buffer, filled in _whole_lines(source):
+                if filled == 0:
+                    number, most = self.line_number(offset), LONGEST_LINE >> 20
+                    raise InputError(
+                        f"{self.path}, line {number}: it has more than {most} MiB, the longest that can be "
+                        "read; is this a LIBSVM file, with a row in each line?"
+                    )
                 begin = buffer.find(b"\n") + 1 if offset < start else 0
                 is_last = offset + filled >= stop
                 end = buffer.find(b"\n", stop - 1 - offset) + 1 if is_last else filled
@@ -106,7 +117,10 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _whole_lines(source: _Source) -> Iterator[tuple[bytearray, int]]:
-    """A buffer and the number of bytes of whole lines at its beginning, until the source ends."""
+    """A buffer and the number of bytes of whole lines at its beginning, until the source ends.
+
+    The number is 0 if a line is longer than ``LONGEST_LINE``; then nothing follows.
+    """
     buffer, filled, is_last = bytearray(PIECE_BYTES), 0, False
     while not is_last:
         filled += _fill(source, memoryview(buffer)[filled:-1])
@@ -119,6 +133,9 @@ def _whole_lines(source: _Source) -> Iterator[tuple[bytearray, int]]:
             yield buffer, end
             buffer[: filled - end] = buffer[end:filled]
             filled -= end
+        elif not is_last and len(buffer) >= LONGEST_LINE:
+            yield buffer, 0
+            return
         elif not is_last:  # the line is longer than the buffer
             buffer = buffer + bytearray(len(buffer))
 
@@ -134,13 +151,15 @@ def _fill(source: _Source, room: memoryview) -> int:
 
 
 class _Stream(Protocol):
-    """The interface that the decompressors of all modules share."""
+    """One compressed stream, as ``bz2`` and ``lzma`` have it: a few bytes never become many at once."""
 
     @property
     def eof(self) -> bool: ...
     @property
+    def needs_input(self) -> bool: ...
+    @property
     def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
+    def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
 
 
 class Compression(NamedTuple):
@@ -152,10 +171,31 @@ class Compression(NamedTuple):
     stream: Callable[[], Any]
 
 
-def _gzip() -> _Stream:
-    import zlib
+class _Gzip:
+    """The interface of the others for zlib, which returns the input that it has not used."""
 
-    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # 16: with gzip's header and check
+    def __init__(self) -> None:
+        import zlib
+
+        self._stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # 16: with gzip's header and check
+        self._is_full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._is_full and not self._stream.unconsumed_tail
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes:
+        text = self._stream.decompress(self._stream.unconsumed_tail + data, max_length)
+        self._is_full = len(text) == max_length  # zlib may hold more text, although it has used all input
+        return text
 
 
 def _bzip2() -> _Stream:
@@ -170,19 +210,47 @@ def _xz() -> _Stream:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
 
+class _Zstandard:
+    """The interface of the others for zstandard, which is given little at once and returns all of it."""
+
+    def __init__(self) -> None:
+        try:
+            zstandard = importlib.import_module("zstandard")
+        except ImportError as missing:
+            raise MissingExtraError("zstandard is not installed: pip install zstandard") from missing
+        self._stream = zstandard.ZstdDecompressor().decompressobj()
+        self._waiting = b""
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._stream.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        unused: bytes = self._stream.unused_data + self._waiting
+        return unused
+
+    @property
+    def needs_input(self) -> bool:
+        return len(self._waiting) == 0
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes:
+        self._waiting += data
+        now, self._waiting = self._waiting[:ZSTANDARD_BYTES], self._waiting[ZSTANDARD_BYTES:]
+        text: bytes = self._stream.decompress(now)
+        return text
+
+
 def _zstd() -> _Stream:
     try:
         stream: _Stream = importlib.import_module("compression.zstd").ZstdDecompressor()
     except ImportError:  # before Python 3.14
-        try:
-            stream = importlib.import_module("zstandard").ZstdDecompressor().decompressobj()
-        except ImportError as missing:
-            raise MissingExtraError("zstandard is not installed: pip install zstandard") from missing
+        stream = _Zstandard()
     return stream
 
 
 COMPRESSIONS = (
-    Compression("gzip", ".gz", b"\x1f\x8b", _gzip),
+    Compression("gzip", ".gz", b"\x1f\x8b", _Gzip),
     Compression("bzip2", ".bz2", b"BZh", _bzip2),
     Compression("xz", ".xz", b"\xfd7zXZ\0", _xz),
     Compression("zstd", ".zst", b"\x28\xb5\x2f\xfd", _zstd),
@@ -204,9 +272,11 @@ class _Decompressed:
 
     def readinto(self, room: memoryview, /) -> int:
         while len(self._ready) == 0:
-            compressed = self._next_compressed()
-            if len(compressed) == 0:
-                return 0
+            compressed = b""
+            if self._stream.eof or self._stream.needs_input:
+                compressed = self._next_compressed()
+                if len(compressed) == 0:
+                    return 0
             self._ready = memoryview(self._decompress(compressed))
         count = min(len(room), len(self._ready))
         room[:count] = self._ready[:count]
@@ -228,6 +298,6 @@ class _Decompressed:
 
     def _decompress(self, compressed: bytes) -> bytes:
         try:
-            return self._stream.decompress(compressed)
+            return self._stream.decompress(compressed, max_length=PIECE_BYTES)
         except Exception as error:  # every module has its own type
             raise InputError(f"{self._path} is damaged {self._compression.name} data: {error}") from error

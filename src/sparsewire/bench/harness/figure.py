@@ -8,31 +8,41 @@ from pathlib import Path
 from typing import Any
 
 from sparsewire.errors import SparsewireError
+from sparsewire.files import replaced_file, require_writable
 
 DPI = 110
 
 
 class PlotError(SparsewireError):
-    """There is nothing to draw with; the message says what to install."""
+    """Nothing can be drawn; the message says what to install, or which names a file may have."""
 
 
-def require_matplotlib() -> None:
-    """Raise PlotError if there is no matplotlib; called before a long measurement, not after it."""
+def require_plot(path: Path) -> None:
+    """Raise an error if nothing can be drawn into this file; called before a long measurement."""
     try:
-        import matplotlib  # noqa: F401
+        from matplotlib import backend_bases
     except ImportError:
         raise PlotError("matplotlib is not installed: pip install 'sparsewire[report]'") from None
+    known = sorted(backend_bases.FigureCanvasBase.get_supported_filetypes())
+    if _format(path) not in known:
+        raise PlotError(f"{path} cannot be drawn: the suffix decides the format, one of {', '.join(known)}")
+    require_writable(path)
 
 
 @contextmanager
 def saved_figure(path: Path, width: float, height: float) -> Iterator[Any]:
     """A figure of so many inches that is written to the file at the end; the suffix decides the format."""
-    require_matplotlib()
+    require_plot(path)
     from matplotlib.figure import Figure  # without pyplot there is no display and no global state
 
     figure = Figure((width, height), layout="constrained")
     yield figure
-    figure.savefig(path, dpi=DPI)
+    with replaced_file(path, "wb") as file:
+        figure.savefig(file, dpi=DPI, format=_format(path))
+
+
+def _format(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower() or "png"
 
 
 def tidy(panel: Any, *, grid: bool = True) -> None:

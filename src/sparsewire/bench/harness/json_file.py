@@ -15,6 +15,7 @@ import numpy as np
 
 from sparsewire import kernels
 from sparsewire.bench.harness.benchmark import Benchmark, O, R, Result
+from sparsewire.files import replaced_file
 
 
 def environment() -> dict[str, Any]:
@@ -51,4 +52,5 @@ def save(benchmark: Benchmark[O, R], options: O, results: Sequence[Result[R]], p
 def write_json(path: Path, command: Sequence[str], rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
     """Write one object: the command, the environment, the rows, and more."""
     report = {"command": shlex.join(command), "environment": environment(), "rows": list(rows), **more}
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    with replaced_file(path) as file:
+        file.write(json.dumps(report, indent=1) + "\n")

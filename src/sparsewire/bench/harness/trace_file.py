@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sparsewire.bench.harness.draws import Indices
 from sparsewire.errors import InputError
+from sparsewire.files import replaced_file
 
 KEYS = ("counts", "row", "rows", "vocabulary")
 
@@ -65,7 +66,7 @@ class Trace:
 def write_trace(trace: Trace) -> None:
     """Write the trace to its file."""
     counts = np.array([[len(rows) for rows in step] for step in trace.steps], np.uint32)
-    with trace.path.open("wb") as file:  # numpy adds a suffix to a name
+    with replaced_file(trace.path, "wb") as file:
         np.savez_compressed(
             file,
             rows=np.concatenate([rows for step in trace.steps for rows in step]),

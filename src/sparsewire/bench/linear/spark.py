@@ -28,6 +28,7 @@ from sparsewire.bench.linear.alone import found, make_record, seconds_per_iterat
 from sparsewire.bench.linear.plan import SPARK_LBFGS, SPARK_SGD, LinearPlan, LinearRecord
 from sparsewire.bench.linear.rank import ALPHA, load_problem
 from sparsewire.communicator import Communicator
+from sparsewire.files import replaced_file
 from sparsewire.linear.problem import Problem
 
 THREADS = 2
@@ -85,7 +86,8 @@ def _write(problem: Problem, folder: Path) -> str:
     from sklearn.datasets import dump_svmlight_file
 
     path = str(folder / "rows.svm")
-    dump_svmlight_file(problem.rows, problem.targets, path, zero_based=False)
+    with replaced_file(path, "wb") as file:
+        dump_svmlight_file(problem.rows, problem.targets, file, zero_based=False)
     return path
 
 
