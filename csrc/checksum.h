@@ -5,9 +5,10 @@
 
 namespace sparsewire {
 
-// Fletcher sums over little-endian 64-bit words, word i in lane i % 8: per word a += w, b += a, modulo 2^64.  The end
-// is padded with zeros to a multiple of 64 bytes; the eight a, then the eight b are folded into seed ^ size.
-// It finds accidental damage.  It does not protect from an adversary.
+// CRC-64/NVME of the bytes; `seed` is the CRC of the bytes before them, 0 if there are none.
+//
+// The polynomial is primitive.  So it finds every error of one or two bits in less than 2^64 bits, and every burst of up
+// to 64 bits; it misses one of 2^64 others.  It finds accidental damage.  It does not protect from an adversary.
 //
 //   data   any alignment
 //   bits   the same number on every machine

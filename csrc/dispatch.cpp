@@ -22,6 +22,7 @@ std::vector<std::string> present_features() {
   add(__builtin_cpu_supports("avx2"), "avx2");
   add(__builtin_cpu_supports("bmi"), "bmi");
   add(__builtin_cpu_supports("bmi2"), "bmi2");
+  add(__builtin_cpu_supports("pclmul"), "pclmul");
   add(__builtin_cpu_supports("popcnt"), "popcnt");
   add(__builtin_cpu_supports("avx512f"), "avx512f");
   add(__builtin_cpu_supports("avx512bw"), "avx512bw");

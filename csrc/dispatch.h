@@ -7,13 +7,15 @@
 // What each ISA may assume.  The functions are compiled for these lists, and dispatch.cpp asks the processor for the
 // same lists.  They are attributes of functions, never flags of a file: a flag would also compile the inline functions
 // that other files share for this ISA.
-#define SPARSEWIRE_AVX2_FEATURES "avx2,f16c,bmi,bmi2,lzcnt,popcnt"
+#define SPARSEWIRE_AVX2_FEATURES "avx2,f16c,bmi,bmi2,lzcnt,pclmul,popcnt"
 #define SPARSEWIRE_AVX512_FEATURES SPARSEWIRE_AVX2_FEATURES ",avx512f,avx512bw,avx512dq,avx512vl"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SPARSEWIRE_X86 1
 #define SPARSEWIRE_AVX2 [[gnu::target(SPARSEWIRE_AVX2_FEATURES)]]
 #define SPARSEWIRE_AVX512 [[gnu::target(SPARSEWIRE_AVX512_FEATURES)]]
+// Not every processor of this ISA has these products: who uses them asks for them.
+#define SPARSEWIRE_AVX512_PRODUCTS [[gnu::target(SPARSEWIRE_AVX512_FEATURES ",vpclmulqdq")]]
 #endif
 
 namespace sparsewire {

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t block = 1024;
 
 template <class I>
-[[gnu::always_inline]] inline bool is_invalid(const I* indices, std::size_t j, I low, I high) {
-  return (indices[j] <= indices[j - 1]) | (indices[j] < low) | (indices[j] > high);
+[[gnu::always_inline]] inline bool is_invalid(const I* index, I low, I high) {
+  return (index[0] <= index[-1]) | (index[0] < low) | (index[0] > high);
 }
 
 // The first block in which something is wrong, or n.  indices[-1] is readable.  There is no branch on the data, so
@@ -23,7 +23,7 @@ template <class I>
   for (std::size_t begin = 0; begin < n; begin += block) {
     const std::size_t size = std::min(block, n - begin);
     I bad = 0;
-    for (std::size_t j = 0; j < size; ++j) bad |= is_invalid(indices + begin, j, low, high);
+    for (std::size_t j = 0; j < size; ++j) bad |= is_invalid(indices + begin + j, low, high);
     if (bad) return begin;
   }
   return n;
@@ -81,7 +81,7 @@ std::int64_t first_invalid(const I* indices, std::size_t n, std::uint64_t first,
   // One index is in the range, so its first number fits I; and no index is above the largest of I.
   const I low = static_cast<I>(first), high = static_cast<I>(std::min(last, largest));
   std::size_t j = 1 + pick(versions<I>)(indices + 1, n - 1, low, high);
-  while (j < n && !is_invalid(indices, j, low, high)) ++j;
+  while (j < n && !is_invalid(indices + j, low, high)) ++j;
   return j < n ? static_cast<std::int64_t>(j) : -1;
 }
 

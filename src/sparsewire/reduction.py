@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from sparsewire import kernels, work
+from sparsewire.errors import WireError
 from sparsewire.kernels import memory
 from sparsewire.vector import Array, SparseVector, accumulator_dtype, index_dtype
 
@@ -44,6 +46,7 @@ class Reduction:
         first = pieces[0]
         if len(pieces) == 1:
             return first
+        _check_one_range(pieces)
         entries = [(piece.indices, piece.values) for piece in pieces if piece.indices is not None]
         room = first.span * first.dtype.itemsize
         if len(entries) < len(pieces) or sum(piece.nbytes for piece in pieces) > room:
@@ -55,6 +58,7 @@ class Reduction:
     def dense(self, pieces: Sequence[SparseVector]) -> SparseVector:
         """The pieces, which have one range, as one dense piece; half types are added up in float32."""
         first = pieces[0]
+        _check_one_range(pieces)
         total = memory.empty(first.span, accumulator_dtype(first.dtype))
         work.count(values=first.span)
         total[:] = 0 if first.indices is not None else first.values
@@ -71,6 +75,31 @@ class Reduction:
                 total += 0  # -0.0 becomes 0.0
             total = total.astype(first.dtype, copy=False)
         return SparseVector.piece(first.length, first.start, first.stop, None, total)
+
+
+def _check_one_range(pieces: Sequence[SparseVector]) -> None:
+    """Raise WireError unless all pieces have the same length, range and dtype.
+
+    A script that says what it expects never comes here with others.  Kernels write by index, so one that does
+    not say it must not get any further.
+    """
+    first = pieces[0]
+    length, start, stop, dtype = first.length, first.start, first.stop, first.values.dtype
+    for other in pieces[1:]:
+        is_like = other.start == start and other.stop == stop and other.length == length
+        if not is_like or (other.values.dtype is not dtype and other.values.dtype != dtype):
+            raise WireError(f"pieces of different ranges or dtypes cannot be added up: {first} and {other}")
+
+
+def _check_order(pieces: Sequence[SparseVector]) -> None:
+    """Raise WireError unless each piece begins where the one before ends; entries may have gaps between."""
+    for before, piece in pairwise(pieces):
+        is_like = piece.length == before.length and piece.values.dtype == before.values.dtype
+        is_next = piece.start == before.stop
+        if not is_next and piece.start > before.stop:
+            is_next = not any(one.is_dense for one in pieces)
+        if not is_like or not is_next:
+            raise WireError(f"pieces that are no neighbours cannot be joined: {before} and {piece}")
 
 
 def _scatter(kernel: Callable[..., None], dense: Array, piece: SparseVector) -> None:
@@ -94,6 +123,7 @@ def concat(pieces: Sequence[SparseVector]) -> SparseVector:
     first, last = pieces[0], pieces[-1]
     if len(pieces) == 1:
         return first
+    _check_order(pieces)
     if any(piece.is_dense for piece in pieces):
         room = (last.stop - first.start) * first.dtype.itemsize
         if all(piece.is_dense for piece in pieces) or sum(piece.entry_bytes for piece in pieces) >= room:

@@ -12,6 +12,8 @@ Contract of ``yield``:
   apart by the driver, so scripts have no tags.
 - A payload is one piece (a ``SparseVector``) or a list of pieces, and a value: nobody writes to it
   after a ``Send``.
+- A script says what it expects of a payload, as far as it knows.  It never sees anything else: the driver
+  raises ``WireError`` instead, on every rank.
 - Nobody sends to itself.  With one rank the lists are empty and nothing special happens.
 - Every rank returns the same bits, and the same inputs give the same bits on the next run.
 
@@ -24,9 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Recv", "RecvAny", "Round", "Send", "Steps"]
+__all__ = ["Expectation", "Recv", "RecvAny", "Round", "Send", "Steps"]
 
 T = TypeVar("T")
 
@@ -39,11 +41,19 @@ class Send:
     payload: Any
 
 
+class Expectation(Protocol):
+    """What a payload has to be; see ``expected``."""
+
+    def check(self, source: int, payload: Any) -> None:
+        """Raise WireError, which names the source, unless its payload is that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recv:
     """The next payload from ``peer``."""
 
     peer: int
+    expected: Expectation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class RecvAny:
     """The next payload from any of ``peers``, or of all ranks, as ``(rank, payload)``."""
 
     peers: tuple[int, ...] = ()
+    expected: Expectation | None = None
 
 
 Round: TypeAlias = Sequence[Send | Recv | RecvAny]

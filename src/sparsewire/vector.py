@@ -301,6 +301,18 @@ class SparseVector:
         """The same vector without the coded frame that it came in, whose memory can then be reused."""
         return self if self.coded is None else self.with_values(self.values, self.packed)
 
+    def own(self) -> SparseVector:
+        """The same vector as users get it: its numbers, and nothing of the messages that they came in.
+
+        An array that is a view of a much larger one is copied, so that the larger one can be given back.
+        """
+        room = 2 * self.nbytes
+        indices = None if self.indices is None else _without_surplus(self.indices, room)
+        values = _without_surplus(self.values, room)
+        if indices is self.indices and values is self.values and self.coded is self.packed is None:
+            return self
+        return SparseVector.piece(self.length, self.start, self.stop, indices, values)
+
     def detached(self) -> SparseVector:
         """The piece as a vector of its own: as long as its range, counted from 0."""
         indices = self.indices
@@ -326,6 +338,14 @@ class SparseVector:
         where = "" if self.span == self.length else f", range=[{self.start}, {self.stop})"
         stored = "dense" if self.is_dense else f"nnz={self.nnz}"
         return f"SparseVector(length={self.length}{where}, {stored}, {self.dtype.name})"
+
+
+def _without_surplus(array: Array, room: int) -> Array:
+    """The array; a copy if it is a view of an array that has more than ``room`` bytes."""
+    whole = array
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    return array.copy() if whole.nbytes > room else array
 
 
 def index_dtype(length: int) -> np.dtype[Any]:

@@ -1,6 +1,7 @@
 """Reused memory: arrays are as independent of each other as those of np.empty."""
 
 import gc
+import time
 
 import numpy as np
 import pytest
@@ -59,6 +60,30 @@ def test_what_is_kept_is_bounded(monkeypatch):
     del arrays
     gc.collect()
     assert memory._kept_bytes <= memory.MAX_KEPT_BYTES
+
+
+def test_memory_that_nobody_asks_for_is_given_back(monkeypatch):
+    """A record of arrays in use at once does not stay the size of the process."""
+    monkeypatch.setattr(memory, "IDLE_S", 0.05)
+    monkeypatch.setattr(memory, "_next_tidy", 0.0)
+    arrays = [memory.empty(size, "uint8") for size in (LARGE, 2 * LARGE, 3 * LARGE) for _ in range(10)]
+    del arrays
+    time.sleep(0.1)
+    another = memory.empty(5 * LARGE, "uint8")
+    del another
+    assert memory._kept_bytes == memory._size_class(5 * LARGE)
+    assert {size for size, blocks in memory._kept.items() if blocks} == {memory._size_class(5 * LARGE)}
+
+
+def test_memory_in_use_now_and_then_is_kept(monkeypatch):
+    monkeypatch.setattr(memory, "_next_tidy", 0.0)
+    array = memory.empty(LARGE, "uint8")
+    where = address(array)
+    del array
+    monkeypatch.setattr(memory, "_next_tidy", 0.0)
+    other = memory.empty(7 * LARGE, "uint8")
+    del other
+    assert address(memory.empty(LARGE, "uint8")) == where
 
 
 @given(st.integers(1, 2**40))

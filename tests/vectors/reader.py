@@ -93,7 +93,7 @@ def header(data):
     fields = data[: HEADER.size]
     magic, version, form, dtype, precision, collective, call, *numbers = HEADER.unpack(fields)
     require(magic == b"SPWR", "the magic number")
-    require(version == 2, "the version")
+    require(version == 3, "the version")
     require(CRC.unpack(data[HEADER.size :]) == (zlib.crc32(fields),), "the CRC of the header")
     require(form in FORMATS and dtype in DTYPES and precision in PRECISIONS, "known codes")
     names = ("length", "start", "stop", "nnz", "checksum", "tiles", "bucket", "following")
@@ -163,16 +163,19 @@ def words(bits):
 
 
 def checksum(data, so_far):
-    a, b = [0] * 8, [0] * 8
-    padded = data + bytes(-len(data) % 64)
-    for i, (word,) in enumerate(struct.iter_unpack("<Q", padded)):
-        a[i % 8] += word
-        b[i % 8] += a[i % 8]
-    number = so_far ^ len(data)
-    for lane in a + b:
-        number = (number ^ lane % 2**64) * 0x9E3779B97F4A7C15 % 2**64
-        number ^= number >> 32
-    return number
+    """CRC-64/NVME, bit by bit; the data are one long number, divided by the polynomial."""
+    remainder = so_far ^ NO_BITS_CLEAR
+    for byte in data:
+        for bit in range(8):
+            odd = (remainder ^ byte >> bit) & 1
+            remainder >>= 1
+            if odd:
+                remainder ^= REVERSED_POLYNOMIAL
+    return remainder ^ NO_BITS_CLEAR
+
+
+NO_BITS_CLEAR = 2**64 - 1
+REVERSED_POLYNOMIAL = int(f"{0xAD93D23594C93659:064b}"[::-1], 2)
 
 
 # -- indices -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import in_rank_order, others, segment_count
 from sparsewire.cost import Cost, CostFigures, Shape
+from sparsewire.expected import Expected
 from sparsewire.reduction import RangeSums
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
@@ -36,7 +37,13 @@ def allgather_sum(
     segments = vec.split_evenly(segment_count(vec.nbytes, segment_bytes, vec.length))
     mine = [context.rounding.contribution(segment) for segment in segments]
     peers = others(rank, size)
-    received = yield [Send(p, segment) for segment in mine for p in peers] + [Recv(p) for p in peers]
+
+    def segment_at(start: int) -> Expected:
+        """The next one of a sender, which alone knows where it ends."""
+        return Expected(vec.length, start, None, vec.dtype)
+
+    sends = [Send(p, segment) for segment in mine for p in peers]
+    received = yield sends + [Recv(p, segment_at(0)) for p in peers]
     latest = in_rank_order(rank, size, mine.pop(0), received)
     if all(segment.span == vec.length for segment in latest):  # small vectors come whole
         return context.op.merge(latest)
@@ -48,7 +55,8 @@ def allgather_sum(
         if stop == vec.length:
             return sums.concat()
         behind = [p for p in peers if latest[p].stop == stop]
-        for p, segment in zip(behind, (yield [Recv(p) for p in behind]), strict=True):
+        received = yield [Recv(p, segment_at(stop)) for p in behind]
+        for p, segment in zip(behind, received, strict=True):
             latest[p] = segment
         if latest[rank].stop == stop:
             latest[rank] = mine.pop(0)

@@ -25,6 +25,8 @@ from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import allgather, alltoall
 from sparsewire.algorithms.split_allgather import owner_rounds
 from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
+from sparsewire.errors import WireError
+from sparsewire.expected import Numbers, Pieces, like
 from sparsewire.reduction import concat
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
@@ -42,14 +44,17 @@ Floats = npt.NDArray[np.float64]
 
 
 def balanced(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
-    reports = yield from allgather(rank, size, SparseVector.from_dense(report(vec)))
-    cuts, owners = balanced_ranges([piece.values for piece in reports], vec.length)
+    mine = SparseVector.from_dense(report(vec))
+    numbers = Numbers(len(mine.values), mine.dtype, vec.length)
+    reports = checked_reports((yield from allgather(rank, size, mine, [numbers] * size)))
+    cuts, owners = balanced_ranges(reports, vec.length)
     shares: list[list[SparseVector]] = [[] for _ in range(size)]
     for piece, owner in zip(vec.split_at(cuts), owners, strict=True):
         shares[owner].append(context.rounding.contribution(piece))
-    incoming = yield from alltoall(rank, size, shares)
-    mine = [context.rounding.owned(context.op.merge(pieces)) for pieces in zip(*incoming, strict=True)]
-    sums = yield from alltoall(rank, size, [mine] * size)
+    expected = [Pieces([like(piece) for piece in share]) for share in shares]
+    incoming = yield from alltoall(rank, size, shares, [expected[rank]] * size)
+    owned = [context.rounding.owned(context.op.merge(pieces)) for pieces in zip(*incoming, strict=True)]
+    sums = yield from alltoall(rank, size, [owned] * size, expected)
     return concat(sorted((piece for pieces in sums for piece in pieces), key=lambda p: (p.start, p.stop)))
 
 
@@ -61,6 +66,15 @@ def report(vec: SparseVector) -> Integers:
     indices = inner if vec.indices is None else vec.indices[inner].astype(np.int64)
     last = vec.length - 1 if vec.indices is None else int(vec.indices[-1])
     return np.concatenate([[vec.nnz], indices, [last + 1]]).astype(np.int64)
+
+
+def checked_reports(pieces: Sequence[SparseVector]) -> list[Integers]:
+    """The reports of all ranks; raises WireError if the indices of one do not increase."""
+    reports = [piece.values.astype(np.int64, copy=False) for piece in pieces]
+    for rank, told in enumerate(reports):
+        if (told[2:] < told[1:-1]).any():
+            raise WireError(f"rank {rank} reports quantiles that do not increase: {told[1:]}")
+    return reports
 
 
 def balanced_ranges(reports: Sequence[Integers], length: int) -> tuple[list[int], list[int]]:

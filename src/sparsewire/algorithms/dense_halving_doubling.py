@@ -18,6 +18,7 @@ from __future__ import annotations
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.expected import like
 from sparsewire.reduction import Reduction, concat
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
@@ -43,17 +44,21 @@ def halve_and_double(
     Within a group nothing has to be swapped before the doubling: each rank keeps its part of the range.
     """
     distances = list(doublings(len(ranks)))
+    given = []  # the other half of each split: what doubling brings back
     for distance in doublings(group):
-        vec = vec.split_evenly(2)[bool(position & distance)]
+        halves = vec.split_evenly(2)
+        vec, other = halves if position & distance == 0 else reversed(halves)
+        given.append(like(other))
     vec = vec.as_dense()
     for distance in distances[len(list(doublings(group))) :]:
         partner = position ^ distance
         keep, give = vec.split_evenly(2) if position < partner else reversed(vec.split_evenly(2))
-        [got] = yield [Send(ranks[partner], give), Recv(ranks[partner])]
+        given.append(like(give))
+        [got] = yield [Send(ranks[partner], give), Recv(ranks[partner], like(keep))]
         vec = op.dense([keep, got] if position < partner else [got, keep])
     for distance in reversed(distances):
         partner = position ^ distance
-        [got] = yield [Send(ranks[partner], vec), Recv(ranks[partner])]
+        [got] = yield [Send(ranks[partner], vec), Recv(ranks[partner], given.pop())]
         vec = concat([vec, got] if position < partner else [got, vec])
     return vec
 

@@ -17,6 +17,7 @@ from sparsewire.algorithms.ok_topk import Regions, TopkSum
 from sparsewire.algorithms.patterns import doublings
 from sparsewire.algorithms.tree import broadcast
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.expected import like
 from sparsewire.reduction import SUM
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
@@ -28,6 +29,7 @@ __all__ = ["cost", "gtopk"]
 def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | None = None) -> Steps[TopkSum]:
     """The result has no regions, and given ones are ignored."""
     total, dropped = vec.as_sparse(), []
+    expected = like(vec)._replace(is_dense=False, most=k)
 
     def keep_largest() -> None:
         nonlocal total
@@ -40,10 +42,10 @@ def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | No
             yield [Send(rank - distance, total)]
             break
         if rank + distance < size:
-            [theirs] = yield [Recv(rank + distance)]
+            [theirs] = yield [Recv(rank + distance, expected)]
             total = SUM.merge([total, theirs]).as_sparse()
     keep_largest()
-    total = yield from broadcast(rank, size, None if rank else total, root=0)
+    total = yield from broadcast(rank, size, None if rank else total, root=0, expected=expected)
     return TopkSum(total, SUM.merge(dropped).as_sparse())
 
 

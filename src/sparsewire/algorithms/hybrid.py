@@ -29,8 +29,8 @@ __all__ = ["cost", "hybrid", "sparse_rounds"]
 
 
 def hybrid(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
-    [nnz] = yield from largest(rank, size, [vec.nnz])
-    shape = Shape(size, vec.length, int(nnz), vec.dtype.itemsize)
+    [nnz] = yield from largest(rank, size, [vec.nnz], vec.length)
+    shape = Shape(size, vec.length, nnz, vec.dtype.itemsize)
     group = 1 << sparse_rounds(shape)
 
     def core(position: int, ranks: list[int], vec: SparseVector) -> Steps[SparseVector]:

@@ -14,20 +14,24 @@ import numpy as np
 
 from sparsewire.algorithms.patterns import doublings
 from sparsewire.cost import HEADER_BYTES, RoundCost
+from sparsewire.expected import Numbers
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
 
 __all__ = ["largest", "largest_rounds"]
 
+EXACT = 2**53  # up to here a float64 holds every whole number
 
-def largest(rank: int, size: int, numbers: Sequence[float]) -> Steps[list[float]]:
-    """For each place, the largest number that any rank has there; integers are exact up to 2**53."""
+
+def largest(rank: int, size: int, numbers: Sequence[int], bound: int = EXACT) -> Steps[list[int]]:
+    """For each place, the largest number that any rank has there; they are whole, from 0 to the bound."""
     known = np.array(numbers, np.float64)
+    expected = Numbers(len(known), known.dtype, bound)
     for distance in doublings(size):
         mine = SparseVector.from_dense(known)
-        [theirs] = yield [Send((rank + distance) % size, mine), Recv((rank - distance) % size)]
+        [theirs] = yield [Send((rank + distance) % size, mine), Recv((rank - distance) % size, expected)]
         known = np.maximum(known, theirs.values)
-    return [float(number) for number in known]
+    return [int(number) for number in known]
 
 
 def largest_rounds(size: int, numbers: int) -> list[RoundCost]:

@@ -20,16 +20,20 @@ Paper: Li and Hoefler, Near-optimal sparse allreduce for distributed deep learni
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from sparsewire import work
-from sparsewire.algorithms.balanced import Integers, entries_at, report
+from sparsewire.algorithms.balanced import Integers, checked_reports, entries_at, report
 from sparsewire.algorithms.patterns import allgather, alltoall, others
 from sparsewire.algorithms.quotas import Ladder, Owner, quotas
 from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
+from sparsewire.errors import InputError, WireError
+from sparsewire.expected import Expected, Numbers, like
 from sparsewire.reduction import SUM, concat
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
@@ -55,7 +59,13 @@ class Regions(NamedTuple):
 
     @classmethod
     def from_numbers(cls, numbers: Iterable[int]) -> Regions:
-        age, *cuts = (int(number) for number in numbers)
+        """What ``to_numbers`` gave; raises InputError if it cannot have."""
+        try:
+            age, *cuts = (operator.index(number) for number in numbers)
+        except (TypeError, ValueError):
+            raise InputError(f"regions are saved as whole numbers, not as {numbers!r}") from None
+        if len(cuts) < 2 or cuts[0] != 0 or age < 0 or any(a > b for a, b in pairwise(cuts)):
+            raise InputError(f"regions are an age and cuts that rise from 0, not {[age, *cuts]}")
         return cls(tuple(cuts), age)
 
 
@@ -73,11 +83,16 @@ def ok_topk(
     given = vec.as_sparse()
     chosen = given.largest(k)
     if regions is None or regions.age >= TAU:
-        reports = yield from allgather(rank, size, _compact(report(chosen), vec.length))
-        regions = Regions(region_cuts([piece.values.astype(np.int64) for piece in reports], vec.length))
-    shares = _within_limits(chosen.split_at(regions.cuts), rank, k)
+        mine = _compact(report(chosen), vec.length)
+        numbers = Numbers(mine.length, mine.dtype, vec.length)
+        reports = yield from allgather(rank, size, mine, [numbers] * size)
+        regions = Regions(region_cuts(checked_reports(reports), vec.length))
+    limit = _limit(size, k)
+    shares = chosen.split_at(regions.cuts)
+    entries = [like(share)._replace(is_dense=False) for share in shares]
+    shares = [share if owner == rank else share.largest(limit) for owner, share in enumerate(shares)]
     sent = chosen if sum(share.nnz for share in shares) == chosen.nnz else concat(shares)
-    received = yield from alltoall(rank, size, shares)
+    received = yield from alltoall(rank, size, shares, [entries[rank]._replace(most=limit)] * size)
     sums = SUM.merge(received).as_sparse()
 
     owner = Owner(
@@ -86,13 +101,17 @@ def ok_topk(
         behind=chosen.nnz - sent.nnz,
         ladder=Ladder.of(sums.histogram(), size),
     )
-    told = yield from allgather(rank, size, _compact(owner.to_numbers(), vec.length))
-    owners = [Owner.from_numbers(piece.values.tolist()) for piece in told]
+    mine = _compact(owner.to_numbers(), vec.length)
+    about = Expected(dtype=mine.dtype, is_dense=True, most=Owner.most_numbers(size))
+    told = yield from allgather(rank, size, mine, [about] * size)
+    owners = [Owner.from_numbers(source, piece.values.tolist(), k) for source, piece in enumerate(told)]
     kept = quotas(owners, k)
     mine = sums.largest(kept[rank])
+    expected = [piece._replace(most=some) for piece, some in zip(entries, kept, strict=True)]
     if _is_uneven(owners, kept, k):
-        mine = yield from _dealt_out(rank, size, mine, kept)
-    total = concat((yield from allgather(rank, size, mine))).whole()
+        anywhere = Expected(vec.length, None, None, vec.dtype, is_dense=False, most=-(-sum(kept) // size))
+        mine, expected = (yield from _dealt_out(rank, size, mine, kept, anywhere)), [anywhere] * size
+    total = _in_a_row(enumerate((yield from allgather(rank, size, mine, expected)))).whole()
 
     unused = sent.without(total)
     left = unused if sent.nnz == given.nnz else given.without(sent.without(unused))
@@ -126,17 +145,26 @@ def region_cuts(reports: Sequence[Integers], length: int) -> tuple[int, ...]:
     return (0, *cuts.tolist(), length)
 
 
-def _within_limits(shares: list[SparseVector], rank: int, k: int) -> list[SparseVector]:
-    """The shares without what exceeds what each owner may be sent.
+def _limit(size: int, k: int) -> int:
+    """How many entries a rank may send to an owner.
 
     An owner gets 6k(P-1)/P words in all, of which the result takes 2k; each partner may send an equal part of
     the rest.  A few more are allowed, because random supports make shares uneven.
     """
-    size = len(shares)
-    if size == 1:
-        return shares
-    limit = (k * (2 * size - 3) // size + math.isqrt(k)) // (size - 1) + 1
-    return [share if owner == rank else share.largest(limit) for owner, share in enumerate(shares)]
+    return (k * (2 * size - 3) // size + math.isqrt(k)) // (size - 1) + 1 if size > 1 else k
+
+
+def _in_a_row(from_ranks: Iterable[tuple[int, SparseVector]]) -> SparseVector:
+    """The ranks' pieces as one; raises WireError if one has entries in the range of another.
+
+    Where a rank's part of what was dealt out lies, is known from its entries alone.
+    """
+    pieces = list(from_ranks)
+    filled = [(rank, piece) for rank, piece in pieces if piece.nnz]
+    for (_, before), (rank, piece) in pairwise(filled):
+        if piece.start < before.stop:
+            raise WireError(f"rank {rank} sent {piece}, which overlaps {before}")
+    return concat([piece for _, piece in filled or pieces[:1]])
 
 
 def _is_uneven(owners: Sequence[Owner], kept: Sequence[int], k: int) -> bool:
@@ -160,7 +188,9 @@ def _is_stale(owners: Sequence[Owner]) -> bool:
     return fullest * len(owners) > FULL * arrived or behind * BEHIND > arrived
 
 
-def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) -> Steps[SparseVector]:
+def _dealt_out(
+    rank: int, size: int, mine: SparseVector, kept: Sequence[int], expected: Expected
+) -> Steps[SparseVector]:
     """This rank's even part of everybody's entries in a row, ``kept[r]`` of them from rank r.
 
     All ranks know who has what, so nobody has to ask, and nobody sends an empty message.
@@ -176,9 +206,9 @@ def _dealt_out(rank: int, size: int, mine: SparseVector, kept: Sequence[int]) ->
     parts = {peer: mine.entries_between(*overlap(rank, peer)) for peer in range(size)}
     holders = [peer for peer in peers if np.diff(overlap(peer, rank))]
     sends = [Send(peer, parts[peer]) for peer in peers if parts[peer].nnz]
-    received = yield [*sends, *(Recv(peer) for peer in holders)]
+    received = yield [*sends, *(Recv(peer, expected) for peer in holders)]
     by_holder = {rank: parts[rank]} | dict(zip(holders, received, strict=True))
-    return concat([piece for _, piece in sorted(by_holder.items()) if piece.nnz] or [parts[rank]])
+    return _in_a_row(sorted(by_holder.items()))
 
 
 def cost(figures: CostFigures, shape: Shape) -> Cost:

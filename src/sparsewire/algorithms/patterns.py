@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from sparsewire.cost import RoundCost
-from sparsewire.steps import Recv, Send, Steps
+from sparsewire.expected import like
+from sparsewire.steps import Expectation, Recv, Send, Steps
 from sparsewire.vector import SparseVector
 from sparsewire.work import Work
 
@@ -47,19 +48,27 @@ def doublings(size: int) -> Iterator[int]:
         distance *= 2
 
 
-def allgather(rank: int, size: int, piece: SparseVector) -> Steps[list[SparseVector]]:
+def allgather(
+    rank: int, size: int, piece: SparseVector, expected: Sequence[Expectation]
+) -> Steps[list[SparseVector]]:
     """Everybody's piece, in rank order, after one round in which each rank sends to all.
+
+    ``expected[r]`` is what rank r sends.
 
     Bruck's tree needs log2(size) messages, and each rank waits in every round for pieces to be forwarded.
     That is faster for tiny pieces and slower for large ones, which are what this is used for.
     """
-    return alltoall(rank, size, [piece] * size)
+    return alltoall(rank, size, [piece] * size, expected)
 
 
-def alltoall(rank: int, size: int, shares: Sequence[T]) -> Steps[list[T]]:
-    """What everybody has for this rank, in rank order; ``shares[r]`` is for rank r."""
+def alltoall(rank: int, size: int, shares: Sequence[T], expected: Sequence[Expectation]) -> Steps[list[T]]:
+    """What everybody has for this rank, in rank order.
+
+    ``shares[r]`` goes to rank r, and ``expected[r]`` is what comes from it.
+    """
     peers = others(rank, size)
-    received = yield [Send(peer, shares[peer]) for peer in peers] + [Recv(peer) for peer in peers]
+    sends = [Send(peer, shares[peer]) for peer in peers]
+    received = yield sends + [Recv(peer, expected[peer]) for peer in peers]
     return in_rank_order(rank, size, shares[rank], received)
 
 
@@ -80,7 +89,7 @@ def ring(
     for step in range(last + 1):
         taken = pieces[(rank - step - 1) % size]
         for place, mine in enumerate(taken):
-            [got] = yield [*sends, Recv(left)]
+            [got] = yield [*sends, Recv(left, like(mine))]
             taken[place] = add([got, mine]) if step < size - 1 else got
             sends = [Send(right, taken[place])] if step < last else []
     return [segment for piece in pieces for segment in piece]
@@ -107,11 +116,11 @@ def folded(
     surplus = size - (1 << (size.bit_length() - 1))
     ranks = [2 * pair + 1 for pair in range(surplus)] + list(range(2 * surplus, size))
     if rank not in ranks:
-        received = yield [Send(rank + 1, vec), Recv(rank + 1)]
+        received = yield [Send(rank + 1, vec), Recv(rank + 1, like(vec))]
         result: SparseVector = received[0]
         return result
     if rank < 2 * surplus:
-        [theirs] = yield [Recv(rank - 1)]
+        [theirs] = yield [Recv(rank - 1, like(vec))]
         vec = add([theirs, vec])
     result = yield from core(ranks.index(rank), ranks, vec)
     if rank < 2 * surplus:

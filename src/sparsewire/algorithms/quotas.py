@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from sparsewire.algorithms.balanced import Integers
+from sparsewire.errors import WireError
+from sparsewire.kernels import magnitude
 
 __all__ = ["Ladder", "Owner", "quotas"]
 
@@ -42,6 +45,12 @@ class Ladder(NamedTuple):
         classes = tuple(sorted(rungs | {top}))
         return cls(classes, (*(int(at_least[number]) for number in classes[:-1]), 0))
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether classes rise and counts fall to zero."""
+        rising = all(a < b for a, b in pairwise(self.classes)) and self.classes[-1] <= magnitude.CLASSES
+        return rising and all(a >= b for a, b in pairwise(self.counts)) and self.counts[-1] == 0
+
     def at_least(self, number: int) -> int:
         """How many sums are in this class or above."""
         at = bisect_right(self.classes, number) - 1
@@ -65,10 +74,20 @@ class Owner(NamedTuple):
         return [self.load, self.sent, self.behind, *self.ladder.classes, *self.ladder.counts]
 
     @classmethod
-    def from_numbers(cls, numbers: list[int]) -> Owner:
-        load, sent, behind, *rungs = numbers
-        half = len(rungs) // 2
-        return cls(load, sent, behind, Ladder(tuple(rungs[:half]), tuple(rungs[half:])))
+    def from_numbers(cls, source: int, numbers: list[int], k: int) -> Owner:
+        """What rank ``source`` tells; raises WireError if that cannot be."""
+        told, rungs = numbers[:3], numbers[3:]
+        half, odd = divmod(len(rungs), 2)
+        ladder = Ladder(tuple(rungs[:half]), tuple(rungs[half:]))
+        if odd or not half or min(numbers) < 0 or max(told[1:]) > k or not ladder.is_possible:
+            raise WireError(f"rank {source} tells what no owner of {k} entries can: {numbers}")
+        load, sent, behind = told
+        return cls(load, sent, behind, ladder)
+
+    @staticmethod
+    def most_numbers(size: int) -> int:
+        """How many numbers a rank tells at most."""
+        return 3 + 2 * ((4 * size).bit_length() + 1)
 
 
 def quotas(owners: Sequence[Owner], k: int) -> list[int]:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import doublings, folded, folded_rounds
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.expected import like
 from sparsewire.reduction import Reduction
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
@@ -38,9 +39,10 @@ def double(
     position: int, ranks: list[int], vec: SparseVector, op: Reduction, group: int
 ) -> Steps[SparseVector]:
     """The sum of ``group`` ranks in a row, on each of them."""
+    expected = like(vec)
     for distance in doublings(group):
         partner = position ^ distance
-        [theirs] = yield [Send(ranks[partner], vec), Recv(ranks[partner])]
+        [theirs] = yield [Send(ranks[partner], vec), Recv(ranks[partner], expected)]
         vec = op.merge([vec, theirs] if position < partner else [theirs, vec])
     return vec
 

@@ -14,9 +14,12 @@ Paper: Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import allgather, alltoall
 from sparsewire.cost import Cost, CostFigures, RoundCost, Shape
+from sparsewire.expected import like
 from sparsewire.reduction import concat
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector
@@ -25,14 +28,20 @@ __all__ = ["cost", "owner_rounds", "split_allgather", "split_reduce"]
 
 
 def split_allgather(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
-    mine = yield from split_reduce(rank, size, vec, context)
-    return concat((yield from allgather(rank, size, context.rounding.owned(mine))))
+    shares = vec.split_evenly(size)
+    mine = yield from _reduce(rank, size, shares, context)
+    ranges = [like(share) for share in shares]
+    return concat((yield from allgather(rank, size, context.rounding.owned(mine), ranges)))
 
 
 def split_reduce(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
     """The sum of range ``rank``: the first half of split-allgather, and all of a reduce-scatter."""
-    shares = [context.rounding.contribution(share) for share in vec.split_evenly(size)]
-    return context.op.merge((yield from alltoall(rank, size, shares)))
+    return _reduce(rank, size, vec.split_evenly(size), context)
+
+
+def _reduce(rank: int, size: int, shares: Sequence[SparseVector], context: Context) -> Steps[SparseVector]:
+    sent = [context.rounding.contribution(share) for share in shares]
+    return context.op.merge((yield from alltoall(rank, size, sent, [like(shares[rank])] * size)))
 
 
 def cost(figures: CostFigures, shape: Shape) -> Cost:

@@ -9,19 +9,24 @@ Described in: Thakur, Rabenseifner and Gropp, IJHPCA 2005; Hensgen, Finkel and M
 from __future__ import annotations
 
 from sparsewire.algorithms.patterns import doublings
+from sparsewire.expected import Expected, like
 from sparsewire.reduction import SUM, Reduction
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
 
 __all__ = ["barrier", "broadcast", "reduce"]
 
+WHOLE = Expected()  # a whole vector of whatever length and dtype
 
-def broadcast(rank: int, size: int, vec: SparseVector | None, root: int) -> Steps[SparseVector]:
-    """The root's vector, on every rank."""
+
+def broadcast(
+    rank: int, size: int, vec: SparseVector | None, root: int, expected: Expected = WHOLE
+) -> Steps[SparseVector]:
+    """The root's vector, on every rank; ``expected`` is what the others know of it."""
     place = (rank - root) % size  # 0 is the root
     for distance in doublings(size):
         if distance <= place < 2 * distance:
-            [vec] = yield [Recv((rank - distance) % size)]
+            [vec] = yield [Recv((rank - distance) % size, expected)]
         elif place < distance and place + distance < size:
             yield [Send((rank + distance) % size, vec)]
     assert vec is not None
@@ -32,13 +37,13 @@ def reduce(
     rank: int, size: int, vec: SparseVector, root: int, op: Reduction = SUM
 ) -> Steps[SparseVector | None]:
     """Everybody's sum at the root, None elsewhere."""
-    place = (rank - root) % size
+    place, expected = (rank - root) % size, like(vec)
     for distance in doublings(size):
         if place % (2 * distance):
             yield [Send((rank - distance) % size, vec)]
             return None
         if place + distance < size:
-            [theirs] = yield [Recv((rank + distance) % size)]
+            [theirs] = yield [Recv((rank + distance) % size, expected)]
             vec = op.merge([vec, theirs])
     return vec
 
@@ -47,4 +52,4 @@ def barrier(rank: int, size: int) -> Steps[None]:
     """Ends when every rank has begun it."""
     token = SparseVector.empty(0)
     for distance in doublings(size):
-        yield [Send((rank + distance) % size, token), Recv((rank - distance) % size)]
+        yield [Send((rank + distance) % size, token), Recv((rank - distance) % size, like(token))]

@@ -9,12 +9,23 @@ from typing import NamedTuple
 
 from sparsewire import errors
 from sparsewire.coding.values import PRECISIONS
-from sparsewire.errors import SparsewireError, WireError
+from sparsewire.errors import CallMismatchError, SparsewireError, WireError
 from sparsewire.vector import VALUE_DTYPES
 
-__all__ = ["DTYPE_NAMES", "OPERATIONS", "OPS", "PRECISION_NAMES", "WORD", "Abort", "Call", "Envelope"]
+__all__ = [
+    "DTYPE_NAMES",
+    "OPERATIONS",
+    "OPS",
+    "PRECISION_NAMES",
+    "WORD",
+    "Abort",
+    "Call",
+    "Envelope",
+    "mismatch",
+]
 
 WORD = 8  # bytes; a message is a whole number of words
+LONGEST_MESSAGE = 10_000  # characters that other ranks are told of an error
 
 # The wire format numbers each of these by its place.
 OPERATIONS = (
@@ -58,10 +69,20 @@ class Call:
         operation, op, dtype, precision, detail, length, algorithm = _CALL.unpack(data)
         try:
             name = algorithm.rstrip(b"\0").decode("ascii")
+            if length >= 2**63 or not name.isprintable():
+                raise IndexError
             names = OPERATIONS[operation], name, OPS[op], DTYPE_NAMES[dtype]
             return cls(*names, length, detail, PRECISION_NAMES[precision])
         except (IndexError, UnicodeDecodeError):
             raise WireError(f"not the description of a call: {data!r}") from None
+
+    @classmethod
+    def described(cls, data: bytes) -> str:
+        """The packed call in words, whatever the bytes are."""
+        try:
+            return str(cls.unpack(data))
+        except WireError:
+            return f"something unknown ({data.hex()})"
 
     def __str__(self) -> str:
         facts = [
@@ -84,16 +105,29 @@ class Envelope(NamedTuple):
     call: bytes = Call().pack()
 
 
+def mismatch(*calls: tuple[int, bytes]) -> CallMismatchError:
+    """The error that names both calls, the lower rank's first, so that every rank says the same."""
+    return CallMismatchError(
+        ", but ".join(f"rank {rank} called {Call.described(call)}" for rank, call in sorted(calls))
+    )
+
+
 @dataclass(frozen=True)
 class Abort:
     """The message of a rank at which a collective failed: the error that it raised."""
 
     error: SparsewireError
-    waiting: tuple[int, ...] = ()  # after a time-out: the ranks that its sender was waiting for
+    waiting: tuple[int, ...] = ()  # the ranks that its sender waits for, or of which it speaks
+    waited: float | None = None  # seconds; the message is then an answer to a rank whose time is up
+    rounds: int = 0  # of the collective that its sender has begun
 
     def to_json(self) -> bytes:
         known = next(c.__name__ for c in type(self.error).__mro__ if c.__name__ in errors.__all__)
-        text = json.dumps({"error": known, "message": str(self.error), "waiting": self.waiting}).encode()
+        message = str(self.error)[:LONGEST_MESSAGE]
+        fields: dict[str, object] = {"error": known, "message": message, "waiting": self.waiting}
+        if self.waited is not None:
+            fields |= {"waited": self.waited, "rounds": self.rounds}
+        text = json.dumps(fields).encode()
         return text.ljust(-(-len(text) // WORD) * WORD)
 
     @classmethod
@@ -101,8 +135,12 @@ class Abort:
         try:
             fields = json.loads(data)
             name, message, waiting = str(fields["error"]), str(fields["message"]), tuple(fields["waiting"])
+            waited = None if "waited" not in fields else float(fields["waited"])
+            rounds = int(fields.get("rounds", 0))
         except (ValueError, KeyError, TypeError, RecursionError):
             raise WireError("an abort message that cannot be read") from None
-        if name not in errors.__all__ or not all(isinstance(rank, int) for rank in waiting):
-            raise WireError(f"an abort message that names the unknown error {name!r}")
-        return cls(getattr(errors, name)(message), waiting)
+        if name not in errors.__all__:
+            raise WireError(f"an abort message that names the unknown error {name[:100]!r}")
+        if not all(type(rank) is int and 0 <= rank < 2**32 for rank in waiting):
+            raise WireError("an abort message that waits for what is no rank")
+        return cls(getattr(errors, name)(message), waiting, waited, rounds)

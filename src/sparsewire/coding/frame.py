@@ -1,4 +1,4 @@
-"""Pieces as bytes and back: wire format, version 2.
+"""Pieces as bytes and back: wire format, version 3.
 
 A message is one frame per piece.  A frame is a fixed header, then (little-endian, 8-byte aligned) the
 indices and the values, or the values alone if the piece is dense.  Indices are written in the form that
@@ -42,18 +42,30 @@ from sparsewire.coding.indices import (
     form_bytes,
 )
 from sparsewire.coding.values import PRECISIONS, QSGD, Precision, TwoLevels
-from sparsewire.errors import WireError
+from sparsewire.errors import SparsewireError, WireError
 from sparsewire.kernels import memory
 from sparsewire.vector import Array, Packed, SparseVector, index_dtype, value_dtype
 
-__all__ = ["HEADER_BYTES", "CodedPiece", "Message", "Payload", "decode", "encode", "read_message", "size"]
+__all__ = [
+    "HEADER_BYTES",
+    "CodedPiece",
+    "Message",
+    "Payload",
+    "blame",
+    "decode",
+    "encode",
+    "read_message",
+    "size",
+]
 
 MAGIC = b"SPWR"
-VERSION = 2
+VERSION = 3
 DENSE, ABORT = 2, 3  # formats without indices; the others are the forms of ``coding.indices``
 # By number; a frame may have one more than a call, because nobody asks for two levels by name.
 FRAME_PRECISIONS: tuple[Precision | None, ...] = (None, *PRECISIONS.values(), TwoLevels())
 _PRECISION_CODES = {precision.name: code for code, precision in enumerate(FRAME_PRECISIONS) if precision}
+MOST_PIECES = 2**16  # of a list: more than any script needs, and few enough to count on their end
+LONGEST_ABORT = 2**20  # bytes of its text
 SINGLE = 2**32 - 1  # in place of the number of frames to come: the payload is one piece, not a list
 
 # magic, version, format, dtype, precision | collective number | the call's fingerprint
@@ -194,6 +206,15 @@ def decode(data: Any) -> Message:
     return reader.message()
 
 
+def blame(rank: int | None, error: Exception) -> SparsewireError:
+    """The error of all ranks for bytes of this one that could not be decoded, or that make no sense."""
+    if isinstance(error, SparsewireError):
+        return type(error)(f"from rank {rank}: {error}")
+    made = WireError(f"from rank {rank}: a message that led to {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
+
+
 def read_message() -> Generator[memoryview, None, Message]:
     """Yields one buffer after the other, each to be filled completely; returns the message."""
     reader = _Reader()
@@ -262,13 +283,18 @@ class _Header(NamedTuple):
         if magic != MAGIC:
             raise WireError(f"a frame starts with {MAGIC!r}, not with {magic!r}")
         if version != VERSION:
-            raise WireError(f"wire format version {version}; this library speaks version {VERSION}")
+            raise WireError(
+                f"wire format version {version}; this library speaks version {VERSION}: "
+                "install the same release on every rank"
+            )
         if zlib.crc32(fields) != _CRC.unpack_from(data, len(fields))[0]:
             raise WireError("the frame's header is corrupted: its checksum is wrong")
         length, start, stop, nnz = shape
         codes = _Codes(form, dtype, precision, tiles, bucket)
         _check_codes(codes, following)
         has_gaps = form not in (DENSE, ABORT)
+        if form == ABORT and nnz > LONGEST_ABORT:
+            raise WireError(f"an abort message of {nnz:,} bytes; the longest has {LONGEST_ABORT:,}")
         if not start <= stop <= length < 2**63 or nnz > stop - start or not (has_gaps or nnz == stop - start):
             raise WireError(f"{nnz} entries in [{start}, {stop}) of {length} in format {form} is impossible")
         kind, packing = _dtype(dtype), _precision(precision, bucket)
@@ -337,6 +363,8 @@ def _check_codes(codes: _Codes, following: int) -> None:
         raise WireError(f"format {form} cannot have dtype {dtype} and {following} frames to follow")
     if precision >= len(FRAME_PRECISIONS) or (precision and DTYPE_NAMES[dtype] not in ("float32", "float64")):
         raise WireError(f"unknown precision {precision}, or impossible for dtype {dtype}")
+    if MOST_PIECES <= following < SINGLE:
+        raise WireError(f"{following:,} frames of a list to follow; a list has at most {MOST_PIECES:,}")
     has_buckets = isinstance(FRAME_PRECISIONS[precision], QSGD | TwoLevels)
     if (tiles and form != TILES) or bool(bucket) != has_buckets:
         raise WireError(f"{tiles} tiles in format {form}, and buckets of {bucket} in precision {precision}")

@@ -1,6 +1,7 @@
 """A script in progress: the contract of ``yield``, without any I/O.
 
-A driver moves the messages and tells the ``Execution`` what has arrived.
+A driver moves the messages and tells the ``Execution`` what has arrived.  The messages of all drivers pass
+here, so here they are compared with what the script expects.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Execution(Generic[T]):
                 still_open.append((slot, step))
             else:
                 source, payload = self._inbox.pop(match)
+                if step.expected is not None:
+                    step.expected.check(source, payload)
                 self._received[slot] = (source, payload) if isinstance(step, RecvAny) else payload
         self._open = still_open
         return not self._open

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sparsewire.coding import frame
 from sparsewire.drivers.execution import Execution, check_finished, check_peer
-from sparsewire.drivers.protocols import Traffic
+from sparsewire.drivers.protocols import NeverGrows, Traffic
 from sparsewire.steps import Steps
 from sparsewire.vector import Array, SparseVector
 
@@ -75,13 +75,14 @@ def _read_only(array: Array) -> Array:
     return view
 
 
-class Alone:
+class Alone(NeverGrows):
     """The transport of a group of one rank: there is nobody to send to."""
 
     kind = ("local", "")
 
     def __init__(self) -> None:
         self.lost: dict[int, str] = {}
+        self.met = ()
 
     def attach(self, *_: object) -> None:
         """Nothing will ever arrive."""
@@ -101,6 +102,12 @@ class Alone:
     def watch(self, peer: int) -> None:
         """There is no peer to watch."""
 
+    def pause(self, peer: int) -> None:
+        """There is no peer to pause."""
+
+    def resume(self, peer: int) -> None:
+        """There is no peer to resume."""
+
     def hint(self) -> str:
         return ""
 
@@ -109,6 +116,9 @@ class Alone:
 
     def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Alone:
         return Alone()
+
+    def shrink(self, timeout: float) -> tuple[Alone, list[int]]:
+        return Alone(), [0]
 
     def close(self, in_order: bool = True) -> None:
         """There is nothing to close."""

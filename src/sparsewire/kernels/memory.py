@@ -3,11 +3,16 @@
 The operating system clears each page that it gives to a process, when the page is first touched.  For arrays
 that live for one collective this can take longer than merging them.  So the memory of a large array is not
 given back when the array is deleted, but used for the next array of its size.
+
+Memory that nobody asks for is given back after some seconds.  Otherwise a process would keep, of every size,
+as many blocks as were ever in use at once, and would grow with each such record.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,11 +23,15 @@ __all__ = ["empty", "empty_entries", "used", "used_entries"]
 SMALL_BYTES = 1 << 16  # below this the C library keeps the memory itself
 SMALL_COUNT = SMALL_BYTES // 8  # so many values of the largest dtype are small
 MAX_KEPT_BYTES = 1 << 28  # at most this much waits for reuse
+IDLE_S = 10.0  # and at most about this long, which is more than a step of most programs
 
 _Entries = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
-_kept: defaultdict[int, list[npt.NDArray[np.uint8]]] = defaultdict(list)  # bytes -> blocks of that size
+# Bytes -> blocks of that size and since when each is idle.  The last one is taken first, so the first one is
+# idle for longest.
+_kept: defaultdict[int, deque[tuple[float, npt.NDArray[np.uint8]]]] = defaultdict(deque)
 _kept_bytes = 0
+_next_tidy = 0.0
 
 
 def empty(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -77,7 +86,7 @@ class _Lease:
     def __init__(self, nbytes: int) -> None:
         global _kept_bytes
         try:  # Not "if there is one": another thread may take it in between.
-            self._block = _kept[nbytes].pop()
+            _, self._block = _kept[nbytes].pop()
             _kept_bytes -= nbytes
         except IndexError:
             self._block = np.empty(nbytes, np.uint8)
@@ -90,5 +99,19 @@ class _Lease:
         global _kept_bytes
         block = getattr(self, "_block", None)  # there is none if allocation failed
         if block is not None and _kept_bytes + block.nbytes <= MAX_KEPT_BYTES:
-            _kept[block.nbytes].append(block)
+            now = time.monotonic()
+            _kept[block.nbytes].append((now, block))
             _kept_bytes += block.nbytes
+            if now > _next_tidy:
+                _give_back(now)
+
+
+def _give_back(now: float) -> None:
+    """Let go of blocks that are idle for too long."""
+    global _kept_bytes, _next_tidy
+    _next_tidy = now + IDLE_S / 4
+    for nbytes, blocks in [*_kept.items()]:
+        with suppress(IndexError):  # there is none, or another thread has taken the last one
+            while (longest := blocks.popleft())[0] <= now - IDLE_S:
+                _kept_bytes -= nbytes
+            blocks.appendleft(longest)
