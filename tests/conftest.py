@@ -1,4 +1,4 @@
-"""What every test process sets first: Ctrl-C, and the profile of hypothesis.
+"""What every test process sets first: signals, and the profile of hypothesis.
 
 SPARSEWIRE_PROFILE is dev (the default), ci or nightly.
 """
@@ -8,9 +8,11 @@ import signal
 
 import hypothesis
 
-# A shell script that runs the tests in the background starts them with SIGINT ignored, and processes that
-# tests start would inherit that.
+# A shell script that runs the tests in the background starts them with SIGINT ignored, nohup with SIGHUP, and
+# processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 PROFILES = {"dev": 40, "ci": 200, "nightly": 5000}
 

@@ -12,8 +12,9 @@ from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, OmniReduce, Regio
 from sparsewire.coding.rounding import Feedback
 from sparsewire.coding.values import QSGD
 from sparsewire.communicator import Communicator, Last
-from sparsewire.communicator.join import init
+from sparsewire.communicator.join import init, join
 from sparsewire.communicator.request import Request
+from sparsewire.drivers.tcp.protection import TLS
 from sparsewire.errors import (
     CallMismatchError,
     CollectiveTimeout,
@@ -31,6 +32,7 @@ __all__ = [
     "ALGORITHMS",
     "METHODS",
     "QSGD",
+    "TLS",
     "TOPK_ALGORITHMS",
     "CallMismatchError",
     "CollectiveTimeout",
@@ -52,6 +54,7 @@ __all__ = [
     "TransportError",
     "WireError",
     "init",
+    "join",
 ]
 
 __version__ = _version("sparsewire")

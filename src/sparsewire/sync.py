@@ -10,9 +10,10 @@ Nothing is lost.  Over all ranks, residuals before + gradients = residuals after
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Regions, TopkSum
@@ -27,6 +28,8 @@ from sparsewire.errors import InputError
 from sparsewire.vector import SparseVector
 
 __all__ = ["METHODS", "Method", "Sync", "SyncState"]
+
+S = TypeVar("S", bound=State)
 
 
 class Method(NamedTuple):
@@ -60,10 +63,18 @@ class SyncState(State):
         return super().state_dict() | {"regions": self.regions and self.regions.to_numbers()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> SyncState:
-        loaded = super().load_state_dict({**saved, "regions": None})
+        is_complete = isinstance(saved, Mapping) and "regions" in saved
+        loaded = super().load_state_dict({**saved, "regions": None} if is_complete else saved)
         if saved["regions"] is None:
             return loaded
         return replace(loaded, regions=Regions.from_numbers(saved["regions"]))
+
+
+def _at_step(state: S, step: int) -> S:
+    """The state, and those in it, with another number of the step."""
+    contents = {field.name: getattr(state, field.name) for field in fields(state)}
+    inner = {name: _at_step(one, step) for name, one in contents.items() if isinstance(one, State)}
+    return replace(state, **inner, **({"step": step} if "step" in contents else {}))
 
 
 class Sync:
@@ -111,6 +122,17 @@ class Sync:
     def init(self, length: int, dtype: npt.DTypeLike = "float32") -> SyncState:
         """The state before the first step of a tensor; every tensor has its own."""
         return SyncState(0, self.compressor.init(length, dtype))
+
+    def go_on(self, comm: Communicator, state: SyncState) -> SyncState:
+        """The state with which a tensor goes on over a communicator of ``shrink``, ``grow`` or ``join``.
+
+        All ranks of ``comm`` call this.  The number of the step is that of rank 0, and means are over the new
+        number of ranks.  Every rank keeps its own residual, and a newcomer gives the state of ``init``.  The
+        residual of a rank that was lost is lost with it: what waited there never becomes part of a mean.
+        """
+        self.comm = comm
+        [step] = comm.broadcast(np.array([state.step]))
+        return replace(_at_step(state, int(step)), regions=None)
 
     def k(self, length: int, state: SyncState) -> int:
         """The number of entries that the density means in the next step."""

@@ -86,7 +86,7 @@ def test_the_page_on_tuning_has_what_explain_prints():
     assert "".join(f"    {line}\n" for line in printed.splitlines()) in (ROOT / "docs/tuning.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/reliability.md"])
 def test_figures_are_those_of_the_committed_results(page):
     figures = runpy.run_path(str(ROOT / "benchmarks/figures.py"))
     text = (ROOT / page).read_text()

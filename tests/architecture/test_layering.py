@@ -22,7 +22,7 @@ def listed_rooms():
 
 ROOMS = listed_rooms()
 FRONT_DOORS = ("__init__", "__main__")  # they hold no code, and show what is inside
-OPTIONAL = {"torch", "scipy", "mpi4py", "ml_dtypes", "sklearn", "matplotlib"}
+OPTIONAL = {"torch", "scipy", "mpi4py", "ml_dtypes", "sklearn", "matplotlib", "cryptography"}
 NEEDED = {"torch": {"torch"}, "linear": {"scipy", "sklearn"}}  # by who is imported for it
 COMMAND_LINE = ("bench", "commands")
 COMMAND_LINE_ONLY = {"typer", "rich"}

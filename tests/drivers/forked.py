@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import json
 import os
 import select
@@ -27,8 +28,9 @@ import sparsewire  # noqa: F401
 class Process:
     """A child of another process, by a handle that names no other process after its end."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, orders: IO[str]) -> None:
         self._pid = pid
+        self._orders = orders
         self._handle = os.pidfd_open(pid)
 
     def has_ended(self, within_s: float = 0.0) -> bool:
@@ -38,7 +40,7 @@ class Process:
         """Negative after a signal, as in ``subprocess``; None while it runs."""
         if not self.has_ended():
             return None
-        # Only its parent can wait for it.  Until the parent does so, the kernel tells everybody.
+        # Only its parent can wait for it.  Until it is told to, the kernel tells everybody.
         status = int(Path(f"/proc/{self._pid}/stat").read_text().split()[-1])
         return os.waitstatus_to_exitcode(status)
 
@@ -48,21 +50,26 @@ class Process:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         self.has_ended(within_s=60.0)
         os.close(self._handle)
+        _write(self._orders, self._pid)
 
 
-def start(source: str, environment: Mapping[str, str]) -> Process:
-    """A process that executes the source."""
-    orders, pids = _parent()
-    orders.write(json.dumps([source, dict(environment)]) + "\n")
+def start(source: str, environment: Mapping[str, str], preloaded: tuple[str, ...] = ()) -> Process:
+    """A process that executes the source, and begins with these modules imported too."""
+    orders, pids = _parent(preloaded)
+    _write(orders, [source, dict(environment)])
+    return Process(int(pids.readline()), orders)
+
+
+def _write(orders: IO[str], order: object) -> None:
+    orders.write(json.dumps(order) + "\n")
     orders.flush()
-    return Process(int(pids.readline()))
 
 
 @functools.cache
-def _parent() -> tuple[IO[str], IO[str]]:
+def _parent(preloaded: tuple[str, ...]) -> tuple[IO[str], IO[str]]:
     """Where it takes orders, and where it tells the pids of its children."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__],
+        [sys.executable, "-W", "ignore", __file__, *preloaded],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -74,15 +81,15 @@ def _parent() -> tuple[IO[str], IO[str]]:
 
 
 def _next_child() -> str:
-    """Fork for every order.  Returns in the child, and gives the source."""
-    for order in sys.stdin:
-        # Only now: while nobody has waited for a child, its pid is given to no other process.
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+    """Fork for every source, wait for every pid.  Returns in the child, and gives the source."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        if isinstance(order, int):
+            os.waitpid(order, 0)
+            continue
         pid = os.fork()
         if pid == 0:
-            source, environment = json.loads(order)
+            source, environment = order
             os.environ.clear()
             os.environ.update(environment)
             os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
@@ -93,4 +100,6 @@ def _next_child() -> str:
 
 
 if __name__ == "__main__":
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     exec(compile(_next_child(), "rank", "exec"))

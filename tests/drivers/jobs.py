@@ -123,6 +123,7 @@ class Job:
     secret: str
     folder: Path
     processes: dict[int, forked.Process] = field(default_factory=dict)
+    preloaded: tuple[str, ...] = ()  # modules that ranks find imported, besides numpy and sparsewire
 
     def start(self, rank: int, program: str, **environment: str) -> None:
         job = {
@@ -133,7 +134,7 @@ class Job:
             "SPARSEWIRE_SECRET": self.secret,
             "OUTCOME": str(self.folder / OUTCOME),
         }
-        self.processes[rank] = forked.start(source(program), os.environ | job | environment)
+        self.processes[rank] = forked.start(source(program), os.environ | job | environment, self.preloaded)
 
     def wait(self, seconds: float = 60.0) -> list[Outcome]:
         end = time.monotonic() + seconds

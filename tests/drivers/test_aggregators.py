@@ -60,7 +60,9 @@ def threads(
         driver = None
         try:
             master = ("127.0.0.1", port)
-            driver = tcp.connect(rank, WORKERS + AGGREGATORS, master, "secret", 20, aggregators(rank))
+            driver = tcp.connect(
+                rank, WORKERS + AGGREGATORS, master, "a secret for tests", 20, aggregators(rank)
+            )
             if rank in SERVERS:
                 before_serving()
                 outcomes[rank] = driver.serve(script_of)
@@ -205,8 +207,8 @@ def test_a_worker_that_does_not_come_is_named_by_all():
 
     worker, slept, *aggregators = threads(work, outcomes=outcomes)
     assert slept == "slept"
-    assert_all([worker], CollectiveTimeout, "rank 1 did not arrive within 0.2 s in allreduce(")
-    assert_all(aggregators, CollectiveTimeout, "rank 1 did not arrive in time in allreduce(")
+    late = "rank 1 did not arrive within 0.2 s in allreduce("
+    assert_all([worker, *aggregators], CollectiveTimeout, late)
 
 
 def test_an_aggregator_that_does_not_answer_is_named_as_one():
@@ -249,7 +251,11 @@ def test_ranks_that_differ_about_the_number_of_aggregators_all_say_so():
 )
 def test_numbers_of_aggregators_that_make_no_sense_are_refused(monkeypatch, beyond, aggregators, message):
     job = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in {**job, "SPARSEWIRE_SECRET": "s", "SPARSEWIRE_AGGREGATORS": beyond}.items():
+    for name, value in {
+        **job,
+        "SPARSEWIRE_SECRET": "a secret for tests",
+        "SPARSEWIRE_AGGREGATORS": beyond,
+    }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=message):
         sw.init(aggregators=aggregators)

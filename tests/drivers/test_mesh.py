@@ -9,17 +9,18 @@ import pytest
 
 from sparsewire.coding import frame as wire
 from sparsewire.coding.call import Envelope
-from sparsewire.drivers.tcp import mesh
-from sparsewire.drivers.tcp.mesh import Mesh, listen
+from sparsewire.drivers.tcp.mesh import Mesh
+from sparsewire.drivers.tcp.sockets import listen
+from sparsewire.drivers.tcp.unproven import Unproven
 from sparsewire.vector import SparseVector
 
 
 class End:
     """One rank's connections, and what came in."""
 
-    def __init__(self, rank, secret="secret"):
+    def __init__(self, rank, secret="secret", **settings):
         self.messages, self.errors = [], []
-        self.mesh = Mesh(rank, 2, listen(("127.0.0.1", 0)), secret)
+        self.mesh = Mesh(rank, 2, listen(("127.0.0.1", 0)), secret, **settings)
         self.mesh.attach(self._took, self.errors.append)
         self.mesh.addresses = {}
 
@@ -80,10 +81,10 @@ def test_rank_that_closes_is_lost(ends):
     assert list(a.mesh.lost) == [1]
 
 
-def test_rank_whose_handshake_was_refused_while_it_computed_is_found_again(ends, monkeypatch):
+def test_rank_whose_handshake_was_refused_while_it_computed_is_found_again(ends):
     """b closes a's connection, whose handshake waits for a; then b needs a, and a has a message to send."""
-    monkeypatch.setattr(mesh, "HANDSHAKE_S", 0.05)
     a, b = ends
+    b.mesh._unproven = Unproven(limit=10, seconds=0.05)
     a.mesh.watch(1)
     outgoing = a.post(1, 7)
     b.mesh.poll(0.1)  # accepts and greets; a does not answer
@@ -96,6 +97,62 @@ def test_rank_whose_handshake_was_refused_while_it_computed_is_found_again(ends,
     assert not a.mesh.lost
     assert not b.mesh.lost
     assert outgoing.done
+
+
+def test_rank_whose_handshake_was_refused_dials_again(ends):
+    a, b = ends
+    b.mesh._unproven = Unproven(limit=10, seconds=0.05)
+    outgoing = a.post(1, 7)
+    b.mesh.poll(0.1)  # accepts and greets; a does not answer
+    time.sleep(0.1)
+    b.mesh.poll(0.01)  # gives up
+    settle(a, b)
+    assert b.messages == [(0, 7)]
+    assert outgoing.done
+    assert not a.mesh.lost
+
+
+def test_rank_that_always_refuses_is_lost_after_the_time_out_and_the_secret_is_not_blamed():
+    a, b = End(0, timeout=0.4), End(1)
+    with contextlib.closing(a.mesh), contextlib.closing(b.mesh):
+        a.mesh.addresses = {1: b.mesh.address}
+        a.post(1, 7)
+        started = time.monotonic()
+        while not a.mesh.lost:
+            assert time.monotonic() < started + 20
+            b.mesh.poll(0.01)
+            for link in [*b.mesh._unproven]:
+                b.mesh._drop(link, "a test")
+            a.mesh.poll(0.01)
+        assert "before the handshake had ended" in a.mesh.lost[1]
+        assert "times in" in a.mesh.lost[1]
+        assert "SECRET" not in a.mesh.lost[1]
+
+
+def test_rank_that_is_not_there_is_lost_at_once(ends):
+    a, b = ends
+    b.mesh.close()
+    a.post(1, 7)
+    settle(a)
+    assert "refused" in a.mesh.lost[1]
+
+
+def test_rank_that_had_dialled_and_is_gone_is_lost_although_its_address_is_unknown(ends):
+    a, b = ends
+    a.mesh.addresses = {}
+    b.post(0, 7)
+    settle(a, b)
+    b.mesh.close()
+    settle(a)
+    assert not a.post(1, 8).done
+    assert "closed" in a.mesh.lost[1]
+
+
+def test_mesh_may_be_closed_twice_and_woken_afterwards(ends):
+    for end in ends:
+        end.mesh.close()
+        end.mesh.close()
+        end.mesh.wake()
 
 
 def test_unsent_bytes_are_kept_when_their_owner_writes_to_them(ends):

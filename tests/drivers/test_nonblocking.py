@@ -210,7 +210,10 @@ def test_a_program_that_ends_with_requests_in_flight_ends(closed):
             requests = [comm.iallreduce(np.ones(1000)) for _ in range(3)]
             if {closed}:
                 comm.close()
+                open(in_folder("closed"), "w").close()
                 return [tried(lambda: request.wait(5))["error"] for request in requests]
+        elif {closed}:
+            wait_for("closed")  # or its own end would be what rank 0 notices first
         return None
     """
     outcomes = results(program, 2, seconds=30)

@@ -11,7 +11,7 @@ import jobs
 import pytest
 
 from sparsewire.algorithms import ALGORITHMS
-from sparsewire.drivers.tcp.handshake import GREETING, NONCE_BYTES
+from sparsewire.drivers.tcp.handshake import HELLO_BYTES, REFUSED, Hello
 
 BIG = 2_000_000  # float32 values: 8 MB, more than any socket buffer holds
 
@@ -227,7 +227,7 @@ def test_connection_that_waited_between_two_calls_is_not_refused():
     outcomes = jobs.run(
         """
         import sparsewire.drivers.tcp.mesh as mesh
-        mesh.HANDSHAKE_S = 0.2
+        mesh.handshake_seconds = lambda timeout: 0.2
         def main(rank, size):
             comm = sw.init(timeout=20)
             for root in range(1, size):
@@ -298,7 +298,7 @@ def test_stranger_who_sends_garbage_is_refused_and_the_job_goes_on():
         with contextlib.suppress(ConnectionError):
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1000)
         received = read_to_the_end(stranger)
-        assert len(received) == len(GREETING) + NONCE_BYTES  # a greeting, no proof, and no frame
+        assert len(received) == HELLO_BYTES or received[HELLO_BYTES:] == REFUSED  # no proof, and no frame
 
 
 def test_strangers_who_stay_silent_do_not_disturb_the_job():
@@ -320,12 +320,12 @@ def test_replayed_handshake_is_refused_and_the_job_goes_on():
         with running_job(MASTER_PORT=str(port)) as job:
             recorded = record_one_connection(proxy, job.port)
             wait_until_summed(job)
-            assert recorded.startswith(b"\x01\0\0\0")  # rank 1 and its proof
+            assert Hello.unpack(recorded).rank == 1  # and its proof
             with connect(job.port) as stranger:
                 with contextlib.suppress(ConnectionError):
                     stranger.sendall(recorded)
                 received = read_to_the_end(stranger)
-            assert len(received) == len(GREETING) + NONCE_BYTES
+            assert len(received) == HELLO_BYTES or received[HELLO_BYTES:] == REFUSED
 
 
 def record_one_connection(proxy, port):
@@ -363,7 +363,7 @@ def record_one_connection(proxy, port):
 
 def test_wrong_secret_on_one_rank_is_a_clear_error_on_all():
     program = "def main(rank, size):\n    sw.init(timeout=3)\n"
-    outcomes = jobs.run(program, 3, environments={1: {"SPARSEWIRE_SECRET": "a wrong one"}})
+    outcomes = jobs.run(program, 3, environments={1: {"SPARSEWIRE_SECRET": "not the job's secret"}})
     impostor = outcomes.pop(1)
     assert "TransportError" in impostor["kinds"]
     assert "SPARSEWIRE_SECRET" in impostor["message"]
@@ -430,6 +430,30 @@ def test_corrupted_frame_is_a_wire_error_on_every_rank(at):
 def test_garbage_on_a_proven_connection_is_a_wire_error_on_every_rank():
     program = CORRUPT.replace("frame[AT] ^= 1", "frame = b'garbage' * 100")
     assert_all(jobs.run(program, 2), "WireError", "from rank 1: a frame starts with b'SPWR'")
+
+
+# The bytes of a rank lead to an error that is not ours, in a decoder that does not know them.
+UNFORESEEN = """
+from sparsewire.coding import frame as wire
+def main(rank, size):
+    comm = sw.init(timeout=30)
+    if rank == 0:
+        parse = wire._Header.piece
+        def fail(header, data):
+            if header.length == 1234:
+                raise OverflowError("Python int too large to convert to C long")
+            return parse(header, data)
+        wire._Header.piece = fail
+    comm.allreduce(np.ones(10), algorithm="allgather_sum")
+    x = np.ones(1234 if rank == 2 else 10)
+    comm.allgather(x)
+    comm.allgather(x)
+"""
+
+
+def test_an_unforeseen_error_in_decoding_names_the_sender_on_every_rank():
+    outcomes = jobs.run(UNFORESEEN, 3)
+    assert_all(outcomes, "WireError", "from rank 2: a message that led to OverflowError")
 
 
 # The checksum is right, because it is computed from the wrong words.

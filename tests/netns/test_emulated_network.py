@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from processes import PATIENCE_S, assert_all_gone, next_line, started, with_sigint_ignored
+from processes import PATIENCE_S, assert_all_gone, next_line, started
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.launch import emulation as module
 from sparsewire.launch.emulation import (
@@ -95,10 +96,10 @@ def mine() -> set[str]:
 
 @contextmanager
 def endless_benchmark(driver: str) -> Iterator[tuple[subprocess.Popen[str], set[str]]]:
-    """A benchmark in the middle of its work, started as in the background; and the namespaces it uses."""
+    """A benchmark in the middle of its work, and the namespaces that it uses."""
     words = "bench allreduce -n 2 --size 1k --network 1gbit --no-peers --algorithms allgather_sum"
     words += f" --driver {driver} --iterations 1000000"
-    with started(with_sigint_ignored([*COMMAND, *shlex.split(words)])) as benchmark:
+    with started([*COMMAND, *shlex.split(words)]) as benchmark:
         assert "measuring" in next_line(benchmark, "stderr")
         used = {name for name in namespaces() if name.startswith(f"sw{benchmark.pid}-")}
         assert len(used) == 3
@@ -299,4 +300,15 @@ class TestWithRoot:
             benchmark.send_signal(number)
             benchmark.communicate(timeout=PATIENCE_S)
         assert benchmark.returncode == 128 + number
+        assert left.isdisjoint(namespaces())
+
+    @pytest.mark.parametrize("gap_s", [0.0, 0.05, 0.3])
+    def test_a_second_signal_does_not_stop_the_cleaning_up(self, gap_s):
+        """It comes at once, while ranks are stopped, and while namespaces are removed."""
+        with endless_benchmark("tcp") as (benchmark, left):
+            for _ in range(3):
+                if benchmark.poll() is None:
+                    benchmark.send_signal(signal.SIGINT)
+                time.sleep(gap_s)
+            benchmark.communicate(timeout=PATIENCE_S)
         assert left.isdisjoint(namespaces())

@@ -1,7 +1,9 @@
 """compress(): what goes wrong is raised on every rank, from compress() or from backward(), by its name."""
 
+import logging
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -267,3 +269,60 @@ def test_rank_that_dies_is_named_by_the_others():
     for outcome in outcomes:
         assert isinstance(outcome, sw.PeerLostError), outcome
         assert "rank 1 is gone" in str(outcome)
+
+
+def compress_alone(group):
+    """Only rank 0 calls compress()."""
+    from sparsewire.drivers import waiting
+
+    waiting.FIRST_S, before = 0.2, waiting.FIRST_S
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("sparsewire").addHandler(handler)
+    ddp = wrapped(group, Given())
+    try:
+        if group.rank() == 0:
+            swt.compress(ddp, timeout=1.0)
+    except sw.CollectiveTimeout as error:
+        said.append(str(error))
+    finally:
+        logging.getLogger("sparsewire").removeHandler(handler)
+        waiting.FIRST_S = before
+    time.sleep(1.5 * (group.rank() > 0))  # gloo ends the call of a rank whose peers have left
+    return said
+
+
+def test_a_rank_that_calls_compress_alone_says_whom_it_waits_for():
+    ranks = Ranks()
+    try:
+        said, *_ = ranks.run(compress_alone, size=3)
+    finally:
+        ranks.stop()
+    assert said[0] == "rank 0 has waited 0 s for rank 1, 2 of the process group to make the same call"
+    assert "rank 1, 2 of the process group" in said[-1]
+
+
+def lose_an_answer(group):
+    """An answer that the worker never writes, for whatever reason."""
+    from sparsewire.torch import handle as module
+
+    module.MARGIN_S, before = 0.5, module.MARGIN_S
+    ddp = wrapped(group, Given())
+    handle = compressed(ddp, {"timeout": 1.0})
+    handle._finish = lambda job, request: None
+    since = time.monotonic()
+    try:
+        step_with(ddp, gradients(group.rank(), 0))
+    except sw.TransportError as error:
+        return str(error), time.monotonic() - since
+    finally:
+        module.MARGIN_S = before
+        handle.detach()
+    return None
+
+
+def test_backward_ends_with_an_error_if_an_answer_is_never_written(ranks):
+    for rank, (message, seconds) in enumerate(ranks.run(lose_an_answer, size=2)):
+        assert message.startswith(f"rank {rank}: the means of some gradients were not written within 1.5 s")
+        assert seconds < 10

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from ranks import Ranks
+from torch.distributed.distributed_c10d import _get_process_group_store
 
 import sparsewire as sw
 from sparsewire.torch import transport
@@ -77,6 +78,23 @@ def test_two_communicators_of_one_group_are_independent(ranks):
 def listen_where(group):
     with communicator(group, timeout=30) as comm:
         return comm._driver.transport.address[0]
+
+
+def keys_of_the_store(group):
+    """How many keys the store has after one communicator and after three."""
+    counts = []
+    for number in (1, 2):
+        for _ in range(number):
+            communicator(group, timeout=30).close()
+        dist.barrier(group)
+        counts.append(_get_process_group_store(group).num_keys())
+        dist.barrier(group)
+    return counts
+
+
+def test_communicators_leave_no_keys_in_the_store(ranks):
+    for once, thrice in ranks.run(keys_of_the_store, size=2):
+        assert thrice == once
 
 
 def test_ranks_of_one_host_listen_on_loopback_alone(ranks):

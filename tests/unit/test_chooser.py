@@ -47,9 +47,11 @@ def agree(choosers, key, vectors):
 
 
 def agreed(size=4, nnz=2**10):
-    """A chooser, of several that have agreed."""
+    """A chooser, of several that have agreed, in a call whose sum told nothing."""
     choosers = make_choosers(size)
     agree(choosers, KEY, [spread(nnz)] * size)
+    choosers[0].saw(KEY, dense())
+    choosers[0]._facts[KEY].unseen = 0
     return choosers[0]
 
 
@@ -89,6 +91,7 @@ def test_a_vector_without_positions_can_be_agreed_on():
     choosers = make_choosers(2)
     key = Key("empty", 0, 4)
     names = agree(choosers, key, [SparseVector.empty(0)] * 2)
+    choosers[0].saw(key, SparseVector.empty(0))
     assert choosers[0].known(key).algorithm == names[0]
 
 
@@ -239,26 +242,64 @@ def test_a_promise_of_more_entries_than_positions_is_everything():
     assert agreed().known(KEY, nnz=10 * LENGTH).algorithm == fastest(Shape(4, LENGTH, LENGTH))
 
 
-def test_what_is_forgotten_is_not_known():
-    chooser = agreed()
-    chooser.forget()
-    assert chooser.known(KEY) is None
+def test_a_call_that_fails_leaves_no_trace():
+    """Some ranks of a failed call have agreed, some have not, and one refused it and knows no key."""
+    one, other = make_choosers(2)
+    agree([one, other], KEY, [spread(2**10)] * 2)
+    one.failed(KEY)  # and the other may end before it learns of the failure
+    assert one.known(KEY) is None
+    assert other.known(KEY) is None
 
 
-def test_a_sum_of_a_key_that_was_forgotten_is_no_surprise():
-    chooser = agreed()
-    chooser.forget()
+def test_a_promise_of_a_call_that_fails_leaves_no_trace():
+    chooser = Chooser(4, GIGABIT)
+    chooser.known(KEY, nnz=8)
+    chooser.failed(KEY)
     chooser.saw(KEY, vector(3))
     assert chooser.known(KEY) is None
 
 
-def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(choose_module, "MOST_KEYS", 4)
+def test_what_was_known_before_a_failed_call_is_known_after_it():
+    chooser = agreed(nnz=2**10)
+    chooser.saw(KEY, vector(2**10))
+    chooser.saw(KEY, vector(2**13))
+    assert chooser.known(KEY) is None  # outdated
+    chooser.known(KEY, nnz=8)
+    chooser.failed(KEY)
+    assert chooser.known(KEY) is None
+    assert chooser.known(KEY, nnz=8).algorithm == fastest(Shape(4, LENGTH, 8))
+
+
+def test_a_key_is_forgotten_by_the_number_of_calls_since_its_last_one(monkeypatch):
+    monkeypatch.setattr(choose_module, "FORGOTTEN_CALLS", 4)
     chooser = Chooser(1, GIGABIT)
     keys = [Key("layer", length, 4) for length in range(10, 16)]
-    for key in keys:
+    for place, key in enumerate(keys):
         agree([chooser], key, [vector(1, key.length)])
-    assert [chooser.known(key) is not None for key in keys] == [False] * 4 + [True] * 2
+        chooser.saw(key, vector(1, key.length), place)
+    assert [chooser.known(key, 6) is not None for key in keys] == [False] * 2 + [True] * 4
+
+
+def test_memory_is_bounded_and_ranks_whose_calls_end_in_another_order_forget_alike(monkeypatch):
+    monkeypatch.setattr(choose_module, "FORGOTTEN_CALLS", 8)
+    rng = np.random.default_rng(0)
+    choosers = make_choosers(2)
+    for first in range(0, 400, 4):
+        keys = [Key(f"layer {rng.integers(12)}", LENGTH, 4) for _ in range(4)]
+        calls = {key: place for place, key in enumerate(keys, first)}
+        for key, place in calls.items():
+            names = {chooser.known(key, place) is None for chooser in choosers}
+            assert len(names) == 1
+            agree(choosers, key, [spread(8)] * 2)
+        for chooser in choosers:
+            for key in rng.permutation(len(calls)):
+                chooser.saw([*calls][key], vector(8), [*calls.values()][key])
+            if rng.random() < 0.5:
+                chooser.tidy(first + 4)
+    for chooser in choosers:
+        chooser.tidy(400)
+        assert len(chooser._facts) <= 8 + 4
+        assert not chooser._learnt
 
 
 def test_choosers_that_see_the_same_choose_the_same():

@@ -2,6 +2,7 @@
 
 import itertools
 
+import fuzz_inputs
 import fuzz_wire_decode as fuzzer
 import numpy as np
 import pytest
@@ -14,6 +15,19 @@ from sparsewire.vector import SparseVector
 def test_a_few_inputs_pass(capsys):
     fuzzer.main(1000, seed=1)
     assert "1,000 inputs" in capsys.readouterr().out
+
+
+def test_a_few_damaged_inputs_of_every_kind_pass(capsys):
+    fuzz_inputs.main(1000, seed=1)
+    assert "inputs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", fuzz_inputs.TARGETS)
+def test_the_corpus_is_read_as_before(target):
+    """The inputs of the corpus are valid, but for those that a peer without the secret sends."""
+    read = [fuzz_inputs.attempt(target, data) for data in fuzz_inputs.corpus(target)]
+    assert len(read) >= 2
+    assert any(read) != (target == "handshake")
 
 
 def decode_to(payload):

@@ -234,3 +234,30 @@ def test_a_step_is_a_function_of_gradient_and_state():
         x = gradient(0, 1)
         x.flags.writeable = False
         assert bits(sync.step(x, state)[0]) == bits(sync.step(x, again)[0])
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        "text",
+        {},
+        {"step": 1, "compressor": {}, "regions": None},
+        {"regions": [1, 0, 4]},
+        {"regions": [1, 3, 2, 4]},
+        {"regions": [1, 1, 4]},
+        {"regions": [-1, 0, 4]},
+        {"regions": "text"},
+        {"regions": [1.5, 0, 4]},
+        {"regions": []},
+    ],
+)
+def test_a_foreign_checkpoint_is_refused(saved):
+    with sw.init() as comm:
+        state = sw.Sync(comm, "ok_topk", density=0.5).init(4)
+        if isinstance(saved, dict) and saved.keys() == {"regions"}:
+            right, saved = saved == {"regions": [1, 0, 4]}, state.state_dict() | saved
+            if right:
+                assert state.load_state_dict(saved).regions.cuts == (0, 4)
+                return
+        with pytest.raises(sw.InputError):
+            state.load_state_dict(saved)

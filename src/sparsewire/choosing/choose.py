@@ -27,7 +27,7 @@ __all__ = ["Choice", "Chooser", "Fullness", "Key", "choose", "fullness"]
 TIE = 1.05  # predicted times that differ by less count as equal: predictions are no better than that
 UNSEEN_CALLS = 16  # after so many sums in a row without a count of entries, the ranks agree anew
 DRIFT = 2  # if the entries of the sum change by more than this factor, the ranks agree anew
-MOST_KEYS = 1 << 12  # a program whose every call has another length must not fill the memory
+FORGOTTEN_CALLS = 1 << 10  # a key that so many calls have not used is forgotten, or names fill the memory
 SIGNIFICANT_BITS = 4  # of the counts that are chosen from: nearly equal shapes need no new prediction
 
 
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
     options: Any = None
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def choose(figures: CostFigures, shape: Shape) -> Choice:
     """The algorithm with the lowest predicted time, of those that are suited to the problem.
 
@@ -86,7 +86,7 @@ class Key(NamedTuple):
     in_rank_order: bool = False  # whether they must be added up in rank order
 
 
-@dataclass
+@dataclass(slots=True)
 class _Facts:
     """What all ranks know about the calls of a key."""
 
@@ -99,6 +99,7 @@ class _Facts:
     is_outdated: bool = False
     choice: Choice | None = None  # what follows from all this and from ``promised``
     promised: int | None = None  # the number of entries that the caller promised when it was made
+    place: int = 0  # of the latest call of the key, among all calls
 
     def see(self, nnz: int) -> None:
         """Note that the latest sum has so many entries."""
@@ -146,58 +147,74 @@ class Chooser:
 
     Every rank makes the same calls, for each key in the same order, and has the same figures:
 
-        choice = chooser.known(key)                                          # None if nothing is known:
+        choice = chooser.known(key, place)                                   # None if nothing is known:
         choice = yield from chooser.agree(key, rank, fullness(vec, size))    # then the script asks all ranks
         total = yield from ALGORITHMS[choice.algorithm].run(rank, size, vec)
-        chooser.saw(key, total)
+        chooser.saw(key, total, place)
 
-    When a call fails, some ranks may have seen it end and others not: every rank then forgets everything.
+    What a call learns counts from ``saw`` on.  A sum needs all ranks, so it ends well on all of them or on
+    none: a call that fails leaves no trace on any rank, also on one that refused it and knows no key.
 
     Calls of one key that are in flight together have to decide one after the other, each after ``saw`` of
     the one before.  Different keys are independent, and calls without a name leave nothing behind.
+
+    ``place`` is the number of the call among all calls.  All ranks have to forget the same, and calls of
+    different keys end in another order on every rank, so what is forgotten follows from places alone.
     """
 
     def __init__(self, size: int, figures: CostFigures, aggregators: int = 0) -> None:
         self.figures = figures
         self._size, self._aggregators = size, aggregators
-        self._facts: dict[Key, _Facts] = {}
+        self._facts: dict[Key, _Facts] = {}  # the key whose call ended last is the last one
+        self._learnt: dict[Key, _Facts] = {}  # by calls that have not ended; it counts if they end well
 
-    def known(self, key: Key, nnz: int | None = None) -> Choice | None:
+    def known(self, key: Key, place: int = 0, nnz: int | None = None) -> Choice | None:
         """The choice from what all ranks know, or None.
 
         ``nnz`` is the caller's promise that no rank has more entries; all ranks give the same.
         """
         facts = self._facts.get(key)
+        if facts is not None and place - facts.place > FORGOTTEN_CALLS:
+            facts = None
         if nnz is not None:
             return self._choice(key, facts or self._learn(key, _Facts(nnz)), nnz)
         return None if facts is None or facts.is_outdated else self._choice(key, facts)
 
     def agree(self, key: Key, rank: int, mine: Fullness) -> Steps[Choice]:
         """The choice from the largest numbers of all ranks; one tiny round."""
-        nnz, fullest, blocks = yield from largest(rank, self._size, mine)
+        nnz, fullest, blocks = yield from largest(rank, self._size, mine, key.length)
         skew = max(1.0, fullest * self._size / nnz) if nnz else 1.0
-        facts = _Facts(int(nnz), _coarse(round(64 * skew)) / 64, int(blocks))
+        facts = _Facts(nnz, _coarse(round(64 * skew)) / 64, blocks)
         return self._choice(key, self._learn(key, facts))
 
-    def saw(self, key: Key, total: SparseVector) -> None:
+    def saw(self, key: Key, total: SparseVector, place: int = 0) -> None:
         """Note that a call of this key has ended with this sum."""
-        facts = self._facts.get(key)
+        before = self._facts.pop(key, None)  # and it becomes the last one
+        facts = self._learnt.pop(key, before)
         if facts is None:
             return
+        self._facts[key] = facts
+        facts.place = place
         if total.is_dense:
             facts.see_nothing()
         else:
             facts.see(total.nnz)
 
-    def forget(self) -> None:
-        """Start over, because the ranks may no longer know the same."""
-        self._facts.clear()
+    def failed(self, key: Key) -> None:
+        """Note that a call of this key has failed: what it has learnt is dropped."""
+        self._learnt.pop(key, None)
+
+    def tidy(self, place: int) -> None:
+        """Drop what no call from this place on goes by; earlier ones must have decided."""
+        while self._facts:
+            key = next(iter(self._facts))
+            if place - self._facts[key].place <= FORGOTTEN_CALLS:
+                break
+            del self._facts[key]
 
     def _learn(self, key: Key, facts: _Facts) -> _Facts:
         if key.name is not None:
-            if len(self._facts) >= MOST_KEYS:
-                self._facts.clear()
-            self._facts[key] = facts
+            self._learnt[key] = facts
         return facts
 
     def _choice(self, key: Key, facts: _Facts, promised: int | None = None) -> Choice:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -20,14 +20,18 @@ from sparsewire.communicator.collectives import AllreduceOptions, Group, Last, P
 from sparsewire.communicator.lane import Lane
 from sparsewire.communicator.request import Request
 from sparsewire.cost import CostFigures, Shape
+from sparsewire.drivers import note
 from sparsewire.drivers.protocols import Driver, ServingDriver
-from sparsewire.errors import InputError
+from sparsewire.errors import InputError, TransportError
 from sparsewire.vector import SparseVector, value_dtype
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["Communicator", "Last"]
+
+
+FORMING_S = 5.0  # what a new group is given to make its first calls, even if the time of ``shrink`` is over
 
 
 class Communicator:
@@ -49,10 +53,11 @@ class Communicator:
 
     def __init__(self, driver: Driver, timeout: float = 300.0, aggregators: int = 0) -> None:
         self.aggregators = aggregators  # ranks that only aggregate; with none, "omnireduce" adds up at all
+        self.survivors = tuple(range(driver.size))  # after a change: the old ranks, by new rank
         self.fingerprint: Fingerprint | None = None  # under which figures are kept; rank 0 alone has it
         self._driver = driver
         self._group = Group(driver.rank, driver.size - aggregators, aggregators)
-        self._lane = Lane(driver, self._group.size, timeout, self._group.forget)
+        self._lane = Lane(driver, self._group.size, timeout, self._group.tidy)
         self._use(Calibration(ASSUMED["local", False]))
 
     @property
@@ -90,10 +95,10 @@ class Communicator:
         breaks the communicator is raised here too.
         """
         self._lane.check_open()
-        if not isinstance(self._driver, ServingDriver):
+        if not self.is_aggregator:
             those = ", ".join(map(str, self._group.servers or ())) or "none"
             raise InputError(f"rank {self.rank} is a worker; ranks that aggregate and call serve(): {those}")
-        self._driver.serve(functools.partial(collectives.aggregate, self._group))
+        cast(ServingDriver, self._driver).serve(functools.partial(collectives.aggregate, self._group))
 
     # -- collectives -----------------------------------------------------------------------------
 
@@ -231,6 +236,72 @@ class Communicator:
         group = [rank for _, rank in sorted(alike)]
         invitations = [page[3:].astype(np.uint8).tobytes() for page in everybody]
         return Communicator.of(self._driver.split(group, invitations), self.timeout)
+
+    def shrink(self, *, timeout: float | None = None) -> Communicator:
+        """A communicator of the ranks that are left; all of them call this after a ``TransportError``.
+
+        They keep their order, and ``survivors`` of the result has their old ranks.  This communicator is
+        closed, and what is in flight fails.  A rank that does not answer within ``timeout`` seconds is left
+        out, if those who answer are more than half of the ranks that are not dead.  A rank that was left out
+        raises PeerLostError.  ``docs/elastic.md`` says what is promised.
+
+        >>> import sparsewire as sw
+        >>> sw.init().shrink().survivors
+        (0,)
+        """
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        driver, group = self._lane.leave(timeout, self._driver.shrink)
+        return Communicator.formed(driver, self.size + self.aggregators, self.timeout, deadline, group)
+
+    def grow(self, *, at_least: int = 0, timeout: float | None = None) -> Communicator:
+        """A communicator of these ranks and of those who wait in ``sparsewire.join()``; all ranks call this.
+
+        These ranks keep their numbers, and newcomers follow.  This communicator is then closed.  If nobody
+        waits, it is returned as it is.  Rank 0 waits until ``at_least`` so many have come, but at most half
+        of ``timeout`` seconds.  A newcomer that dies meanwhile is left out, as ``shrink`` does it.
+        """
+        if self.aggregators:
+            raise InputError(f"a group with {self.aggregators} aggregators cannot grow")
+        limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        waiting = self._lane.look(timeout, lambda limit: self._driver.newcomers(at_least, limit / 2))
+        said = note.to_vector([self._driver.invite().decode(), waiting])
+        pages = self.allgather(said, timeout=timeout)
+        everybody = [note.from_vector(rank, page) for rank, page in enumerate(pages)]
+        invitations, newcomers = [page[0].encode() for page in everybody], everybody[0][1]
+        if not newcomers:
+            return self
+        driver = self._lane.leave(timeout, lambda _: self._driver.grow(invitations, newcomers))
+        return Communicator.formed(driver, self.size, self.timeout, deadline)
+
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """The host and port for ``sparsewire.join(address=...)``; it moves if the host of rank 0 is lost."""
+        return self._driver.rendezvous
+
+    @classmethod
+    def formed(
+        cls, driver: Driver, before: int, timeout: float, deadline: float, ranks: Sequence[int] | None = None
+    ) -> Communicator:
+        """The communicator of a new group; if one of its ranks dies meanwhile, it is formed of the others.
+
+        There were ``before`` ranks, and ``ranks`` are the old ones by place; without them, nobody has left.
+        """
+        ranks = range(driver.size) if ranks is None else ranks
+        while True:
+            remaining = deadline - time.monotonic()
+            try:  # half of the time, because a silent rank must be left out in the other half
+                comm = cls.of(driver, max(remaining / 2, FORMING_S))
+            except TransportError:
+                if deadline < time.monotonic():
+                    driver.close()
+                    raise
+                driver, group = driver.shrink(deadline - time.monotonic())
+                ranks = [ranks[place] for place in group]
+            else:
+                comm.timeout = timeout
+                comm.survivors = tuple(rank for rank in ranks if rank < before)
+                return comm
 
     # -- choosing --------------------------------------------------------------------------------
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from sparsewire.communicator import Communicator
+from sparsewire.drivers import note
 from sparsewire.errors import InputError
 
 __all__ = ["check_alike", "gather", "refused_by_all"]
@@ -22,10 +20,8 @@ def gather(comm: Communicator, said: Any) -> list[Any]:
     >>> gather(sw.init(), {"rows": 3})
     [{'rows': 3}]
     """
-    text = json.dumps(said).encode()
-    padded = text.ljust(-(-len(text) // 8) * 8)  # whole int64s
-    everybody = comm.allgather(np.frombuffer(padded, np.int64))
-    return [json.loads(np.asarray(one).tobytes()) for one in everybody]
+    everybody = comm.allgather(note.to_vector(said))
+    return [note.from_vector(rank, one) for rank, one in enumerate(everybody)]
 
 
 def check_alike(everybody: Sequence[dict[str, Any]]) -> None:

@@ -36,6 +36,7 @@ from sparsewire.communicator.convert import Restore, from_any, into
 from sparsewire.cost import CostFigures
 from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
+from sparsewire.expected import Expected
 from sparsewire.reduction import REDUCTIONS, SUM, Reduction
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector, value_dtype
@@ -109,9 +110,9 @@ class Group:
         self.chooser = Chooser(size, CostFigures(), aggregators)
         self.rounding_calls = 0  # how many calls have rounded so far: random numbers depend on it
 
-    def forget(self) -> None:
-        """Drop what was seen in earlier calls, because other ranks may not have seen the same."""
-        self.chooser.forget()
+    def tidy(self, place: int) -> None:
+        """Drop what no call from this place on needs; see ``Chooser``."""
+        self.chooser.tidy(place)
 
 
 class Outcome(NamedTuple):
@@ -129,11 +130,14 @@ class Plan(Protocol):
     def key(self) -> Key | None:
         """Calls of one key begin after one another has ended; None: this one does not have to wait."""
 
-    def begin(self) -> tuple[Steps[Any], Call]:
-        """The script, and the call as all ranks have to make it."""
+    def begin(self, place: int) -> tuple[Steps[Any], Call]:
+        """The script, and the call as all ranks have to make it; ``place`` is its number among the calls."""
 
     def finish(self, result: Any, traffic: Traffic, seconds: float) -> tuple[Any, Last]:
         """What the caller gets for the script's result, and what the collective did."""
+
+    def fail(self) -> None:
+        """Forget what was learnt since ``begin``, because the collective has failed."""
 
 
 # -- allreduce -----------------------------------------------------------------------------------
@@ -182,14 +186,16 @@ class _Allreduce:
     named: Choice | None  # None: "auto" chooses
     algorithm: str = "auto"
     nnz_in: int = 0
+    place: int = 0
     call: Call = field(init=False)
 
     @property
     def key(self) -> Key | None:
         return self.alike if self.named is None and self.alike.name is not None else None
 
-    def begin(self) -> tuple[Steps[SparseVector], Call]:
-        choice, detail = self.named or self.chooser.known(self.alike, self.promise), 0
+    def begin(self, place: int) -> tuple[Steps[SparseVector], Call]:
+        self.place = place
+        choice, detail = self.named or self.chooser.known(self.alike, place, self.promise), 0
         if choice is None:
             script = self._agree_and_run()
         else:
@@ -220,14 +226,17 @@ class _Allreduce:
 
     def finish(self, result: SparseVector, traffic: Traffic, seconds: float) -> tuple[Any, Last]:
         if self.named is None:
-            self.chooser.saw(self.alike, result)
+            self.chooser.saw(self.alike, result, self.place)
         given = self.restore(_mean(self.op, self.group, result))
         outcome = Outcome(given, result.nnz, _density(result))
         length = self.vector.length
         return given, _last(self.call, self.algorithm, traffic, seconds, self.nnz_in, length, outcome)
 
+    def fail(self) -> None:
+        self.chooser.failed(self.alike)
 
-@functools.lru_cache(maxsize=1024)
+
+@functools.lru_cache(maxsize=256)
 def _allreduce_call(
     algorithm: str, op: str, dtype: np.dtype[Any], length: int, detail: int, precision: str
 ) -> Call:
@@ -285,13 +294,16 @@ class _Simple:
     algorithm: str = ""
     key: None = None
 
-    def begin(self) -> tuple[Steps[Any], Call]:
+    def begin(self, place: int) -> tuple[Steps[Any], Call]:
         return self.script, self.call
 
     def finish(self, result: Any, traffic: Traffic, seconds: float) -> tuple[Any, Last]:
         outcome, given = self.outcome_of(result), self.given
         last = _last(self.call, self.algorithm, traffic, seconds, given.nnz, given.span, outcome)
         return outcome.result, last
+
+    def fail(self) -> None:
+        """Nothing was learnt."""
 
 
 def allreduce_topk(group: Group, x: Any, k: int, options: TopkOptions) -> Plan:
@@ -312,7 +324,8 @@ def allreduce_topk(group: Group, x: Any, k: int, options: TopkOptions) -> Plan:
     script = TOPK_ALGORITHMS[algorithm].run(group.rank, group.size, vector, int(k), regions)
 
     def outcome_of(result: TopkSum) -> Outcome:
-        return Outcome(result, result.total.nnz, _density(result.total))
+        given = result._replace(total=result.total.own(), left=result.left.own())
+        return Outcome(given, given.total.nnz, _density(given.total))
 
     return _Simple(call, script, vector, outcome_of, algorithm)
 
@@ -325,7 +338,8 @@ def allgather(group: Group, x: Any) -> Plan:
     def outcome_of(everybody: list[SparseVector]) -> Outcome:
         return Outcome([restore(vector) for vector in everybody], sum(v.nnz for v in everybody))
 
-    script = patterns.allgather(group.rank, group.size, given)
+    whole = Expected(dtype=vector.dtype)  # of any length
+    script = patterns.allgather(group.rank, group.size, given, [whole] * group.size)
     return _Simple(Call("allgather", dtype=vector.dtype.name), script, given, outcome_of)
 
 
@@ -346,7 +360,7 @@ def broadcast(group: Group, x: Any, root: int) -> Plan:
     _check_root(group, root)
     if x is None and group.rank == root:
         raise InputError("the root of a broadcast has to give something; it gave None")
-    vector, restore = (SparseVector.empty(0), SparseVector.decoded) if x is None else from_any(x)
+    vector, restore = (SparseVector.empty(0), SparseVector.own) if x is None else from_any(x)
     given = vector.smaller()
 
     def outcome_of(sent: SparseVector) -> Outcome:

@@ -29,11 +29,11 @@ def from_any(x: Any) -> tuple[SparseVector, Restore]:
            [2., 0.]]))
     """
     if isinstance(x, SparseVector):
-        return x, SparseVector.decoded
+        return x, SparseVector.own
     if isinstance(x, np.ndarray):
         return SparseVector.from_dense(x.reshape(-1)), _to_numpy(x)
     if isinstance(x, tuple) and len(x) == 3:
-        return SparseVector(*x), SparseVector.decoded
+        return SparseVector(*x), SparseVector.own
     package = type(x).__module__.partition(".")[0]
     if package == "scipy":
         return _from_scipy(x)

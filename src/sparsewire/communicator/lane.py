@@ -7,13 +7,14 @@ refused or because two threads call at once, still takes its place in that order
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsewire.choosing.choose import Key
 from sparsewire.coding.call import Call
@@ -26,21 +27,28 @@ from sparsewire.steps import Steps
 
 __all__ = ["Lane"]
 
+T = TypeVar("T")
+
+TIDY_CALLS = 64
 CLOSED = "this communicator was closed; sparsewire.init() makes a new one"
+FORKED = "this communicator belongs to the process that this one was forked from; it cannot be used here"
 
 
 class Lane:
     """Runs the plans of one rank.
 
-    ``workers`` are the ranks that make calls.  ``forget`` is called after a failure: from then on ranks may
-    not have seen the same.
+    ``workers`` are the ranks that make calls.  ``tidy`` is called with a place now and then: every call
+    before it has begun.
     """
 
-    def __init__(self, driver: Driver, workers: int, timeout: float, forget: Callable[[], None]) -> None:
+    def __init__(self, driver: Driver, workers: int, timeout: float, tidy: Callable[[int], None]) -> None:
         self.timeout = timeout  # seconds, of a call that gives none
         self.last: Last | None = None
-        self._driver, self._workers, self._forget = driver, workers, forget
+        self._driver, self._workers, self._tidy = driver, workers, tidy
         self._closed = False
+        self._place = 0  # of the latest call; refused ones have a place too, so all ranks count alike
+        self._waiting = 0  # calls that begin when an earlier one of their key has ended
+        self._process = os.getpid()
         self._calling = threading.Lock()  # held by the thread that makes a call
         self._refused: deque[SparsewireError] = deque()  # calls that other threads made meanwhile
         self._progress: Progress | None = None  # from the first non-blocking call on
@@ -79,24 +87,58 @@ class Lane:
             self._leave()
 
     def check_open(self) -> None:
+        if os.getpid() != self._process:  # the thread and the connections are the parent's
+            raise TransportError(FORKED)
         if self._closed:
             raise TransportError(CLOSED)
 
     def close(self) -> None:
         """Stop the thread and close the driver; calls that are still in flight fail."""
+        if not self._closed:
+            self._end(self._driver.close)
+
+    def look(self, timeout: float | None, at: Callable[[float], T]) -> T:
+        """What ``at`` makes of the driver while nothing is in flight, given the seconds it may take."""
+        self._enter()
+        try:
+            if self._progress is None:
+                return at(self._limit(timeout))
+            with self._progress.turn:
+                return at(self._limit(timeout))
+        finally:
+            self._leave()
+
+    def leave(self, timeout: float | None, replace: Callable[[float], T]) -> T:
+        """End as ``close`` does, but give the driver up to ``replace``, with the seconds it may take."""
+        self.check_open()
+        limit = self._limit(timeout)
+        if Request.in_callback_of(self) or not self._calling.acquire(blocking=False):
+            raise InputError(
+                "the group cannot be changed while another thread is in a call, or in a callback"
+            )
+        try:
+            return self._end(lambda: replace(limit))
+        finally:
+            self._calling.release()
+
+    def _end(self, last: Callable[[], T]) -> T:
         self._closed = True
         if self._progress is not None:
             self._progress.close()
-        self._driver.close()
-        if self._progress is not None:
-            self._progress.drain()
+        try:
+            return last()
+        finally:
+            if self._progress is not None:
+                self._progress.drain()
 
     # -- running ---------------------------------------------------------------------------------
 
     def _run(self, timeout: float | None, make: Callable[..., Plan], arguments: tuple[Any, ...]) -> Any:
+        self._take_place()
         try:
             plan = make(*arguments)
-            (script, call), limit = plan.begin(), self._limit(timeout)
+            limit = self._limit(timeout)
+            script, call = plan.begin(self._place)
         except Exception as error:
             refusal = self._refusal(error)
             self._driver.refuse(refusal)
@@ -105,7 +147,7 @@ class Lane:
         try:
             outcome, traffic = self._driver.run(script, call, limit)
         except BaseException:
-            self._forget()
+            plan.fail()
             raise
         return self._finish(plan, outcome, traffic, started)
 
@@ -113,11 +155,12 @@ class Lane:
         self, progress: Progress, timeout: float | None, make: Callable[..., Plan], arguments: tuple[Any, ...]
     ) -> Request:
         """Have the thread run a collective."""
+        self._take_place()
         try:
             plan = make(*arguments)
             limit = self._limit(timeout)
             earlier = self._latest.get(plan.key) if plan.key else None
-            begun = plan.begin() if earlier is None or earlier.done() else None
+            begun = plan.begin(self._place) if earlier is None or earlier.done() else None
         except Exception as error:
             refusal = self._refusal(error)
             progress.submit(lambda: self._refuse(refusal))
@@ -125,18 +168,26 @@ class Lane:
         request = Request(self)
         if plan.key:
             self._latest[plan.key] = request
-        flight = _Flight(self, plan, limit, request)
+        flight = _Flight(self, plan, limit, request, self._place)
         if begun is not None:
             progress.submit(lambda: flight.start(*begun))
         else:  # it begins when the earlier call has ended, but its place among the calls is this one
             assert earlier is not None
+            self._waiting += 1
             progress.submit(flight.reserve)
             earlier.add_done_callback(lambda _: progress.submit(flight.begin))
         return request
 
     def _finish(self, plan: Plan, outcome: Any, traffic: Traffic, started: float) -> Any:
         result, self.last = plan.finish(outcome, traffic, time.perf_counter() - started)
+        if self._driver.late is not None:  # this call has ended well, and an earlier one has not
+            raise self._driver.take_late()
         return result
+
+    def _take_place(self) -> None:
+        self._place += 1
+        if self._place % TIDY_CALLS == 0 and not self._waiting:
+            self._tidy(self._place)
 
     # -- refusing --------------------------------------------------------------------------------
 
@@ -160,6 +211,7 @@ class Lane:
     def _leave(self) -> None:
         while self._refused:
             refused = self._refused.popleft()
+            self._take_place()
             if self._progress is None:
                 self._refuse(refused)
             else:
@@ -187,8 +239,9 @@ class Lane:
 class _Flight:
     """A collective in the background.  All of its methods run in the progress thread."""
 
-    def __init__(self, lane: Lane, plan: Plan, limit: float, request: Request) -> None:
+    def __init__(self, lane: Lane, plan: Plan, limit: float, request: Request, place: int) -> None:
         self._lane, self._plan, self._limit, self._request = lane, plan, limit, request
+        self._place = place
         self._number: int | None = None
 
     def reserve(self) -> None:
@@ -198,8 +251,9 @@ class _Flight:
 
     def begin(self) -> None:
         """Start what had to wait for an earlier call."""
+        self._lane._waiting -= 1
         try:
-            script, call = self._plan.begin()
+            script, call = self._plan.begin(self._place)
         except Exception as error:
             refusal = self._lane._refusal(error)
             self._lane._refuse(refusal, self._number)
@@ -213,9 +267,13 @@ class _Flight:
         def end(collective: Started[Any]) -> None:
             try:
                 outcome, traffic = collective.outcome()
+            except BaseException as error:
+                self._plan.fail()
+                self._request.set_exception(error)
+                return
+            try:
                 result = self._lane._finish(self._plan, outcome, traffic, started)
             except BaseException as error:
-                self._lane._forget()
                 self._request.set_exception(error)
             else:
                 self._request.last = self._lane.last
@@ -223,5 +281,8 @@ class _Flight:
 
         try:
             self._lane._driver.start(script, call, self._limit, end, self._number)
-        except SparsewireError as error:
-            self._request.set_exception(error)
+        except BaseException as error:
+            if not self._request.done():
+                self._request.set_exception(error)
+            if not isinstance(error, SparsewireError):
+                raise

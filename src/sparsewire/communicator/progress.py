@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from sparsewire.drivers.protocols import Driver
 
@@ -25,6 +26,7 @@ class Progress:
         self._jobs: deque[Callable[[], None]] = deque()
         self._submitting = threading.Lock()
         self._submitted = 0
+        self._executed = 0
         self._settled = 0  # jobs after which nothing was in flight
         self._bell = threading.Event()
         self._closing = False
@@ -69,15 +71,25 @@ class Progress:
             self._jobs.popleft()()
 
     def _loop(self) -> None:
-        executed = 0
         while not self._closing:
             self._bell.wait()
             self._bell.clear()
             with self.turn:
                 while not self._closing and (self._jobs or not self._driver.idle):
-                    while self._jobs:
-                        self._jobs.popleft()()
-                        executed += 1
-                    if not self._driver.idle:
-                        self._driver.progress(LONGEST_WAIT_S)
-            self._settled = executed
+                    self._work()
+            self._settled = self._executed
+
+    def _work(self) -> None:
+        """Run all jobs and advance what is in flight once.
+
+        Whoever waits for a request counts on this thread, so no error ends it: all that is in flight fails.
+        """
+        try:
+            while self._jobs:
+                self._executed += 1
+                self._jobs.popleft()()
+            if not self._driver.idle:
+                self._driver.progress(LONGEST_WAIT_S)
+        except BaseException as error:
+            with suppress(BaseException):  # a second error, while the first one ends all requests
+                self._driver.break_down(error)

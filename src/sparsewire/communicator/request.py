@@ -20,7 +20,7 @@ class Request(Future[Any]):
     It cannot be cancelled, because other ranks count on it.  Done-callbacks run in the progress thread, or in
     the thread that adds them if the collective has ended by then.  They should be short.  They must not make
     a blocking call of the same communicator: it is refused in either thread, because which of the two it is
-    may differ between ranks.
+    may differ between ranks.  What a callback raises is logged, ``sys.exit()`` included, and changes nothing.
     """
 
     def __init__(self, owner: object) -> None:
@@ -66,5 +66,11 @@ def _call_back(owner: object, fn: Callable[[Future[Any]], object], request: Futu
     _callbacks.owners = (*before, owner)
     try:
         fn(request)
+    except Exception:
+        raise  # ``Future`` logs it, and goes on with the next callback
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # the user's Ctrl-C, which came while this thread had the callback run
+        raise RuntimeError(f"a done-callback ended with {type(error).__name__}: {error}") from error
     finally:
         _callbacks.owners = before

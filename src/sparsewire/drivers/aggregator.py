@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from sparsewire.coding.call import Abort, Call
 from sparsewire.coding.frame import Message
-from sparsewire.drivers.engine import Collective, Engine, as_transport_error
+from sparsewire.drivers.collective import Collective
+from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.protocols import Transport
 from sparsewire.errors import CallMismatchError, InputError, SparsewireError, TransportError
 from sparsewire.steps import Steps
@@ -52,8 +53,8 @@ class Server(Engine):
 
     def serve(self, script_of: Callable[[Call], Steps[None]]) -> None:
         self._script_of = script_of
-        for number in [*self._early]:
-            for source, message in self._early.pop(number):
+        for number in self._backlog:
+            for source, message in self._backlog.take(number):
                 self._arrived(source, message)
         workers = set(range(self.size - self.aggregators))
         for worker in workers:
@@ -61,10 +62,10 @@ class Server(Engine):
         try:
             while self._broken is None and (self._flight or not workers <= self.transport.lost.keys()):
                 self._step_all()
-                self.transport.poll(LONGEST_WAIT_S)
+                self._poll(LONGEST_WAIT_S)
+                self._answer()
         except BaseException as error:  # such as Ctrl-C
-            self._break_down(as_transport_error(self.rank, error))
-            self._step_all()
+            self.break_down(error)
             raise
         if self._broken is not None:
             raise self._failure or self._broken

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from sparsewire.coding.call import Call
 from sparsewire.coding.frame import Message
-from sparsewire.errors import SparsewireError
+from sparsewire.errors import InputError, SparsewireError
 from sparsewire.steps import Steps
 
-__all__ = ["Driver", "Outgoing", "ServingDriver", "Started", "Traffic", "Transport"]
+__all__ = ["Driver", "NeverGrows", "Outgoing", "ServingDriver", "Started", "Traffic", "Transport"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -28,6 +28,23 @@ class Traffic:
     bytes_received: int = 0
 
 
+class NeverGrows:
+    """The part of a transport whose groups take nobody in."""
+
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        raise InputError(
+            "this group takes nobody in: its ranks are not connected by TCP. Start it with sparsewire run, "
+            "or with RANK, WORLD_SIZE of 2 or more, MASTER_ADDR and MASTER_PORT"
+        )
+
+    def newcomers(self, at_least: int, timeout: float) -> list[str]:
+        raise AssertionError(self.rendezvous)
+
+    def grow(self, invitations: Sequence[bytes], newcomers: Sequence[str]) -> Any:
+        raise AssertionError(self.rendezvous)
+
+
 class Driver(Protocol):
     """Runs scripts for one rank.  All ranks call in the same order, and from one thread at a time."""
 
@@ -35,6 +52,7 @@ class Driver(Protocol):
     size: int
     aggregators: int  # how many of the ranks, the last ones, only aggregate
     index_price: float  # how many bytes coding an index has to save; see ``coding.indices``
+    late: SparsewireError | None  # why a collective failed elsewhere that had ended well at this rank
 
     def run(self, script: Steps[T], call: Call, timeout: float) -> tuple[T, Traffic]:
         """Run one collective to its end; an error is raised on every rank."""
@@ -65,6 +83,9 @@ class Driver(Protocol):
     def refuse(self, error: SparsewireError, number: int | None = None) -> None:
         """Use one collective to tell all ranks that this rank cannot take part in it, and why."""
 
+    def take_late(self) -> SparsewireError:
+        """The error ``late``, which the caller raises, and which is no longer kept."""
+
     @property
     def kind(self) -> tuple[str, str]:
         """The transport's name, and which of several networks it uses."""
@@ -75,11 +96,26 @@ class Driver(Protocol):
     def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Driver:
         """The driver of a new group of these ranks, this one among them; everybody's invitations by rank."""
 
-    def close(self) -> None:
-        """Release every resource; may be called twice."""
+    def shrink(self, timeout: float) -> tuple[Driver, list[int]]:
+        """The driver of the ranks that are left, and their ranks here, in order.  This driver is closed."""
+
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """Where newcomers find the group; InputError where there can be none."""
+
+    def newcomers(self, at_least: int, timeout: float) -> list[str]:
+        """The invitations of those who wait at rank 0; it waits for ``at_least`` so many, for a while."""
+
+    def grow(self, invitations: Sequence[bytes], newcomers: Sequence[str]) -> Driver:
+        """The driver of this group and those who are taken in.  This driver is closed."""
+
+    def break_down(self, error: BaseException) -> None:
+        """Fail all that is in flight, here and at the other ranks, because of what none of it has caused."""
+
+    def close(self, why: str = ...) -> None:
+        """Release every resource; may be called twice.  Others are told that this rank leaves, and why."""
 
 
-@runtime_checkable
 class ServingDriver(Driver, Protocol):
     """The driver of a rank that only aggregates."""
 
@@ -115,6 +151,10 @@ class Transport(Protocol):
     kind: tuple[str, str]  # its name, and which of several networks it uses
     lost: dict[int, str]  # ranks that are gone, and how that was noticed
 
+    @property
+    def met(self) -> Collection[int]:
+        """The ranks with which there is or was a connection."""
+
     def attach(
         self, on_message: Callable[[int, Message], None], on_error: Callable[[SparsewireError], None]
     ) -> None:
@@ -135,6 +175,12 @@ class Transport(Protocol):
     def watch(self, peer: int) -> None:
         """Make sure that the peer's end is noticed."""
 
+    def pause(self, peer: int) -> None:
+        """Receive nothing more from the peer for now, so that it has to wait."""
+
+    def resume(self, peer: int) -> None:
+        """Receive again what the peer sends."""
+
     def hint(self) -> str:
         """What else the message of a time-out should mention."""
 
@@ -143,6 +189,19 @@ class Transport(Protocol):
 
     def split(self, group: Sequence[int], invitations: Sequence[bytes]) -> Transport:
         """As ``Driver.split``."""
+
+    def shrink(self, timeout: float) -> tuple[Transport, list[int]]:
+        """As ``Driver.shrink``."""
+
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """As ``Driver.rendezvous``."""
+
+    def newcomers(self, at_least: int, timeout: float) -> list[str]:
+        """As ``Driver.newcomers``."""
+
+    def grow(self, invitations: Sequence[bytes], newcomers: Sequence[str]) -> Transport:
+        """As ``Driver.grow``."""
 
     def close(self, in_order: bool = True) -> None:
         """Release every resource; may be called twice.  ``in_order`` says that no collective has failed."""

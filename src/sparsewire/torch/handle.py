@@ -28,7 +28,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from sparsewire.communicator import Communicator, Last
 from sparsewire.communicator.convert import tensor_to_numpy
-from sparsewire.errors import InputError
+from sparsewire.errors import InputError, TransportError
 from sparsewire.torch.codes import Code, Sent
 from sparsewire.torch.codes.exact import MEAN_VELOCITY
 from sparsewire.torch.codes.rows import TableCode
@@ -41,6 +41,7 @@ from sparsewire.vector import Array, SparseVector
 __all__ = ["Channel", "Compression", "TableChannel"]
 
 FORMAT = 1  # of ``state_dict``
+MARGIN_S = 30.0  # beyond the communicator's time-out: for coding, and for telling others of a failure
 
 
 class Channel(NamedTuple):
@@ -250,17 +251,32 @@ class Compression:
                 self._worker.submit(self._start, pending.to_job())
         since = time.perf_counter()
         with record_function("sparsewire.wait"):
-            for bucket in self._buckets:
-                bucket.is_written.wait()
+            if not all(bucket.is_written.wait(self._limit) for bucket in self._buckets):
+                self._give_up()
         self._now.waited_s = time.perf_counter() - since
         if not self._now.is_finite:
-            self._worker.submit(self._undo).result()
+            self._worker.submit(self._undo).result(self._limit)
         self._latest, self._now = self._now, _Account()
         self._buckets = []
         self._steps += 1
         if self._error is not None:
             # An error that is raised here would keep DDP from preparing another step.
             Variable._execution_engine.queue_callback(self._raise)
+
+    @property
+    def _limit(self) -> float:
+        """Seconds within which every exchange has ended, well or by its time-out."""
+        return self._comm.timeout + MARGIN_S
+
+    def _give_up(self) -> None:
+        """Let backward end with an error, whatever the worker waits for.  The groups no longer agree."""
+        limit = f"within {self._limit:g} s, which no exchange should take"
+        self._error = self._error or TransportError(
+            f"rank {self._comm.rank}: the means of some gradients were not written {limit}"
+        )
+        self._comm.close()
+        for bucket in self._buckets:
+            bucket.finish()
 
     def _raise(self) -> None:
         error, self._error = self._error, None
@@ -439,8 +455,12 @@ class _Bucket:
         """Note that one of its groups is done; the worker alone calls it."""
         self._unfinished_groups -= 1
         if not self._unfinished_groups:
-            self.future.set_result(self.buffer)
+            self.finish()
+
+    def finish(self) -> None:
+        if not self.is_written.is_set():
             self.is_written.set()
+            self.future.set_result(self.buffer)
 
 
 @dataclass

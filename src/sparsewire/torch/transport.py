@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import time
+from collections import Counter
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -19,18 +21,25 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_process_group_store
 
 from sparsewire.communicator import Communicator
-from sparsewire.communicator.join import launched
+from sparsewire.communicator.join import (
+    check_without_tcp,
+    launched,
+    protection_of,
+    warn_of_clear_secret,
+)
 from sparsewire.drivers import tcp
 from sparsewire.drivers.engine import Engine
 from sparsewire.drivers.local import Alone
 from sparsewire.drivers.protocols import Driver
-from sparsewire.drivers.tcp.mesh import listen
+from sparsewire.drivers.tcp.sockets import listen
+from sparsewire.drivers.waiting import announced
 from sparsewire.errors import CollectiveTimeout, InputError, PeerLostError
 from sparsewire.torch.device import device_of_messages
 
 __all__ = ["communicator", "group_of"]
 
 LOOPBACK = "127.0.0.1"
+_calls: Counter[str] = Counter()  # of each process group, by its name
 MESSAGE_BYTES = 256  # of what a rank tells the others: enough for an address and a secret
 NOT_MPI = -1
 
@@ -79,6 +88,7 @@ def _driver(group: Any, timeout: float) -> Driver:
     places = [_Place(*place) for place in _gather(group, mine, timeout)]
     ranks = [place.mpi_rank for place in places]
     if NOT_MPI not in ranks:
+        check_without_tcp(protection_of())
         return _mpi(ranks)
     return _tcp(group, [place.address for place in places], end - time.monotonic())
 
@@ -112,14 +122,27 @@ def _mpi(ranks: list[int]) -> Driver:
 
 
 def _tcp(group: Any, addresses: list[str], timeout: float) -> Driver:
-    """A driver whose rank 0 listens, and tells the others where, and the secret that ranks prove to know."""
+    """A driver whose rank 0 listens, and tells the others where.
+
+    It also tells them the secret that ranks prove to know, unless SPARSEWIRE_SECRET does.
+    """
     end = time.monotonic() + timeout
     listener, invitation = None, None
+    given = os.environ.get("SPARSEWIRE_SECRET", "")
     if group.rank() == 0:
         listener = listen((_seen_by_others(addresses), 0))
-        invitation = [*listener.getsockname()[:2], secrets.token_hex(32)]
-    host, port, secret = _gather(group, invitation, timeout)[0]
-    return tcp.connect(group.rank(), group.size(), listener or (host, port), secret, end - time.monotonic())
+        invitation = [*listener.getsockname()[:2], None if given else secrets.token_hex(32)]
+        if not given and len(set(addresses)) > 1:
+            warn_of_clear_secret("the process group")
+    everybody = _gather(group, [bool(given), invitation], timeout)
+    have = [rank for rank, (has_one, _) in enumerate(everybody) if has_one]
+    if len(have) not in (0, group.size()):
+        raise InputError(f"only the ranks {have} have a SPARSEWIRE_SECRET: set the same on every rank")
+    host, port, made = everybody[0][1]
+    secret = made or given
+    remaining = end - time.monotonic()
+    master = listener or (host, port)
+    return tcp.connect(group.rank(), group.size(), master, secret, remaining, protection=protection_of())
 
 
 def _gather(group: Any, mine: Any, timeout: float) -> list[Any]:
@@ -127,16 +150,44 @@ def _gather(group: Any, mine: Any, timeout: float) -> list[Any]:
     text = json.dumps(mine).encode().ljust(MESSAGE_BYTES)
     message = torch.tensor(list(text), dtype=torch.uint8, device=device_of_messages(group))
     messages = [torch.empty_like(message) for _ in range(group.size())]
-    started = time.monotonic()
+    started, arrivals = time.monotonic(), _Arrivals(group)
     try:
-        dist.all_gather(messages, message, group, async_op=True).wait(timedelta(seconds=timeout))
+        with announced(group.rank(), arrivals.missing):
+            dist.all_gather(messages, message, group, async_op=True).wait(timedelta(seconds=timeout))
     except RuntimeError as error:
         if time.monotonic() - started < timeout:
             raise PeerLostError(f"a rank of the process group is gone: {error}") from error
         raise CollectiveTimeout(
-            f"not all {group.size()} ranks of the process group came within {timeout:g} s"
+            f"not all {group.size()} ranks of the process group came within {timeout:g} s: "
+            f"waited for {arrivals.missing()}"
         ) from error
     return [json.loads(bytes(message.tolist())) for message in messages]
+
+
+class _Arrivals:
+    """Which ranks have come to this call of the process group; its store is asked only for messages.
+
+    Each rank has one key, whose value is the number of its last call, so the store does not grow.
+    After a restart, the store has the keys of the attempt before, so keys are those of an attempt.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group, self._store = group, _get_process_group_store(group)
+        _calls[group.group_name] += 1
+        self._call = _calls[group.group_name]
+        self._store.set(self._key(group.rank()), f"{self._call}")
+
+    def _key(self, rank: int) -> str:
+        return f"sparsewire/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{rank}"
+
+    def _has_come(self, rank: int) -> bool:
+        return self._store.check([self._key(rank)]) and int(self._store.get(self._key(rank))) >= self._call
+
+    def missing(self) -> str:
+        others = [rank for rank in range(self._group.size()) if rank != self._group.rank()]
+        absent = [rank for rank in others if not self._has_come(rank)]
+        names = ", ".join(map(str, absent or others))
+        return f"rank {names} of the process group to make the same call"
 
 
 # -- addresses -----------------------------------------------------------------------------------
