@@ -18,7 +18,22 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/*/*
 # file share the processes that they start, and tests of tests/netns must not see each other's networks.
 IN_ONE_PROCESS := $(patsubst %,tests/%,algorithms architecture compress kernels unit)
 
-.PHONY: install demo test test-full sanitized bench lint clean
+# Of `make faults`: how many trials, and which.  Of `make soak`: how long.
+TRIALS  ?= 1000
+SEED    ?= 17
+MINUTES ?= 30
+
+# Of `make fuzz`: inputs of the kernels, which take a minute a million, and of everything else.
+KERNEL_INPUTS ?= 10000000
+INPUTS        ?= 1000000
+
+# libFuzzer comes with clang, which nothing else needs.
+CLANG    ?= $(shell for version in '' -19 -18 -17 -16 -15 -14; do command -v clang++$$version && break; done)
+FUZZ      = $(CLANG) -std=c++17 -O1 -g -ffp-contract=off -fno-trapping-math -fsanitize=fuzzer,address,undefined \
+  -fno-sanitize-recover=all
+FUZZED   := bitmap checksum dispatch elias_fano first_invalid libsvm merge quantize scatter split_at without
+
+.PHONY: install demo test test-full faults soak fuzz sanitized bench lint clean
 
 install: $(VENV)/.installed          ## the library alone, in .venv
 
@@ -32,8 +47,23 @@ test: $(VENV)/.both-mpis             ## everything that must pass
 test-full: $(VENV)/.both-mpis sanitized  ## thousands of random examples more, and the sanitizers
 	SPARSEWIRE_PROFILE=nightly $(BIN)/python -m pytest -n auto $(IN_ONE_PROCESS)
 	SPARSEWIRE_PROFILE=nightly $(BIN)/python -m pytest -n auto --dist loadfile $(IN_ONE_PROCESS:%=--ignore=%)
+	$(BIN)/python tests/faults --trials 1000 --seed $(SEED)
+	$(BIN)/python tests/drivers/sequences.py 100
 	$(SANITIZED_PYTHON) -m pytest tests/kernels
-	$(SANITIZED_PYTHON) fuzz/fuzz_wire_decode.py 1000000
+	$(SANITIZED_PYTHON) fuzz/fuzz_wire_decode.py $(INPUTS)
+	$(SANITIZED_PYTHON) fuzz/fuzz_inputs.py $(INPUTS)
+
+faults: $(VENV)/.both-mpis           ## random faults in jobs of real processes (root on Linux: also of the network)
+	$(BIN)/python tests/faults --trials $(TRIALS) --seed $(SEED)
+
+soak: $(VENV)/.tested                ## random collectives for MINUTES: every sum right, and nothing grows
+	$(BIN)/python tests/soak --minutes $(MINUTES)
+
+fuzz: build/fuzz/kernels sanitized   ## damaged and random inputs under both sanitizers; needs clang
+	@mkdir -p build/fuzz/found
+	build/fuzz/kernels -runs=$(KERNEL_INPUTS) -max_len=4096 -print_final_stats=1 build/fuzz/found fuzz/corpus/kernels
+	$(SANITIZED_PYTHON) fuzz/fuzz_wire_decode.py $(INPUTS)
+	$(SANITIZED_PYTHON) fuzz/fuzz_inputs.py $(INPUTS)
 
 sanitized: $(SANITIZED)/.installed   ## kernels that stop at the first access outside an array, in .venv/sanitized
 
@@ -47,6 +77,14 @@ lint: $(VENV)/.linted                ## formatting, lint, types
 
 clean:
 	rm -rf $(VENV) build
+
+build/fuzz/kernels: fuzz/kernels.cpp $(FUZZED:%=build/fuzz/%.o)
+	$(FUZZ) $^ -o $@
+
+build/fuzz/%.o: csrc/%.cpp $(wildcard csrc/*.h)
+	@test -n "$(CLANG)" || { echo "make fuzz needs clang: apt install clang, or CLANG=..."; exit 1; }
+	@mkdir -p $(@D)
+	$(FUZZ) -c $< -o $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""The figures of README and docs/results.md from the committed results:  python benchmarks/figures.py  writes them."""
+"""The figures of README and docs from the committed results:  python benchmarks/figures.py  writes them."""
 
 import json
 import statistics
@@ -8,6 +8,7 @@ HERE = Path(__file__).parent
 PAGES = {
     "README.md": "benchmarks/",
     "docs/results.md": "../benchmarks/",
+    "docs/reliability.md": "../benchmarks/",
 }  # and where the data are, from there
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 CASES = {
@@ -89,11 +90,14 @@ ACCURACY = {
     "news20-binary": "news20, comp.* against the rest: test accuracy",
     "news20": "news20, 20 classes: test accuracy",
 }
+JUDGES = ("hang", "wrong sum", "unnamed", "types differ", "innocent named", "late", "leftovers")
 LEFT_OUT = ("auto", "mpi-same-bytes", "barrier")  # the first is one of the others, the last two are no sums
 
 
 def render(page):
-    """What stands in a page: everything, or in the README what matters first."""
+    """What stands in a page: what matters first in the README, faults alone, or everything else."""
+    if page == "docs/reliability.md":
+        return _faults().replace("](benchmarks/", f"]({PAGES[page]}")
     tables = [_table(name, title) for name, title in CASES.items()]
     precision = [_precision(name, title) for name, title in PRECISION.items()]
     steps = [_step(name, title) for name, title in STEPS.items()]
@@ -369,6 +373,20 @@ def _simulated():
             ratios.setdefault(row["algorithm"], []).append(f"{ratio:.2f}")
     lines = [[f"`{algorithm}`", *of_cases] for algorithm, of_cases in sorted(ratios.items())]
     return _lines([head, ["---", *["---:"] * len(SIMULATED)], *lines])
+
+
+def _faults():
+    """A row for each fault: how many trials, what the judges count, and how long an error took."""
+    found = json.loads((HERE / "faults.json").read_text())
+    title = f"{found['trials']:,} faults, seed {found['seed']} ([data](benchmarks/faults.json))"
+    times = ("seconds_to_error_median", "seconds_to_error_p99")
+    total = {key: sum(row[key] for row in found["rows"]) for key in ("trials", "ok", *JUDGES)}
+    rows = [*found["rows"], {"fault": "**all**", **total, **dict.fromkeys(times)}]
+    lines = [[title, "trials", "ok", *JUDGES, "median", "p99"], ["---", *["---:"] * (4 + len(JUDGES))]]
+    for row in rows:
+        counts = [f"{row[key]:,}" for key in ("trials", "ok", *JUDGES)]
+        lines.append([row["fault"], *counts, *("" if row[key] is None else f"{row[key]:.2f}" for key in times)])
+    return _lines(lines)
 
 
 def _rows(name):

@@ -1,4 +1,4 @@
-"""Any bytes decode to a payload or raise WireError, and nothing else.
+"""Any bytes decode to a payload or raise WireError, and nothing else; so does what is done with the payload.
 
     python fuzz/fuzz_wire_decode.py [inputs [seed]]
 
@@ -12,6 +12,7 @@ which take turns.  The program prints its seed; the same seed gives the same inp
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import struct
@@ -19,6 +20,7 @@ import sys
 import time
 import warnings
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +31,13 @@ from sparsewire.coding.frame import HEADER_BYTES, Payload
 from sparsewire.coding.rounding import rounded
 from sparsewire.coding.values import PRECISIONS, QSGD, TwoLevels
 from sparsewire.errors import SparsewireError, WireError
+from sparsewire.expected import Expected
+from sparsewire.reduction import MAX, SUM, concat
 from sparsewire.testing import same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 
 INTERESTING = [0, 1, 2, 7, 8, 255, 2**31, 2**32 - 1, 2**32, 2**55, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+MOST_POSITIONS = 1 << 16  # of a range that is made dense
 BATCH = 20  # damaged copies of one message
 PROGRESS_S = 5.0
 
@@ -181,7 +186,27 @@ def check(data: bytes, other_isa: str) -> bool:
         assert same(wire.decode(again).payload, payload)
     with kernels.use_isa(other_isa):
         assert same(wire.decode(own).payload, payload)
+    use(payload if isinstance(payload, list) else [payload])
     return True
+
+
+def use(pieces: list[Any]) -> None:
+    """What a script does with pieces: whatever they are, they are summed up and joined, or refused."""
+    vectors = [piece for piece in pieces if isinstance(piece, SparseVector) and piece.span <= MOST_POSITIONS]
+    if not vectors:
+        return
+    with contextlib.suppress(WireError):
+        Expected(vectors[0].length, vectors[0].start, None, vectors[0].dtype).check(3, vectors[-1])
+    for act in (SUM.merge, SUM.dense, MAX.merge, concat):
+        with contextlib.suppress(WireError):
+            total = act([*vectors, vectors[0]] if act is not concat else vectors)
+            assert is_valid(total)
+            dense = total.to_dense()
+            assert len(dense) == total.span
+            if total.indices is not None:
+                kernels.spread(dense, total.indices, total.values, offset=total.start)
+            assert all(map(is_valid, total.split_evenly(3)))
+            assert is_valid(total.own().smaller())
 
 
 def coded_anew(payload: Payload) -> Payload:
