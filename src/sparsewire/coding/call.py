@@ -119,14 +119,15 @@ class Abort:
     error: SparsewireError
     waiting: tuple[int, ...] = ()  # the ranks that its sender waits for, or of which it speaks
     waited: float | None = None  # seconds; the message is then an answer to a rank whose time is up
-    rounds: int = 0  # of the collective that its sender has begun
+    sent: tuple[int, ...] = ()  # in an answer: how many messages its sender has sent to each rank,
+    received: tuple[int, ...] = ()  # and received from it
 
     def to_json(self) -> bytes:
         known = next(c.__name__ for c in type(self.error).__mro__ if c.__name__ in errors.__all__)
         message = str(self.error)[:LONGEST_MESSAGE]
         fields: dict[str, object] = {"error": known, "message": message, "waiting": self.waiting}
         if self.waited is not None:
-            fields |= {"waited": self.waited, "rounds": self.rounds}
+            fields |= {"waited": self.waited, "sent": self.sent, "received": self.received}
         text = json.dumps(fields).encode()
         return text.ljust(-(-len(text) // WORD) * WORD)
 
@@ -136,11 +137,13 @@ class Abort:
             fields = json.loads(data)
             name, message, waiting = str(fields["error"]), str(fields["message"]), tuple(fields["waiting"])
             waited = None if "waited" not in fields else float(fields["waited"])
-            rounds = int(fields.get("rounds", 0))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            sent, received = tuple(fields.get("sent", ())), tuple(fields.get("received", ()))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise WireError("an abort message that cannot be read") from None
         if name not in errors.__all__:
             raise WireError(f"an abort message that names the unknown error {name[:100]!r}")
         if not all(type(rank) is int and 0 <= rank < 2**32 for rank in waiting):
             raise WireError("an abort message that waits for what is no rank")
-        return cls(getattr(errors, name)(message), waiting, waited, rounds)
+        if not all(type(count) is int and 0 <= count < 2**64 for count in sent + received):
+            raise WireError("an abort message with numbers of messages that are none")
+        return cls(getattr(errors, name)(message), waiting, waited, sent, received)

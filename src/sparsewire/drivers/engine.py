@@ -34,6 +34,7 @@ from sparsewire.errors import (
     PeerLostError,
     SparsewireError,
     TransportError,
+    WireError,
 )
 from sparsewire.steps import Send, Steps
 
@@ -68,13 +69,14 @@ class Engine:
         self._answers: dict[int, dict[int, Answer]] = {}  # rank -> for each of its collectives
         self._asking: set[int] = set()  # ranks that want to know that from this one
         self._answered: set[int] = set()  # ranks that were told
+        self._sent, self._received = [0] * size, [0] * size  # messages to each rank, and from it
         self._farewells: dict[int, str] = {}  # ranks that have left, and why
         self._obituaries: set[int] = set()  # ranks that left without a word, as rank 0 tells all
         self._polled = 0.0  # when this rank last looked at the network
         self._has_news = False  # has a message come that no step has seen?
         self._broken: SparsewireError | None = None
         self._untold = False  # it broke while nothing was in flight: others learn of it in the next call
-        transport.attach(self._arrived, self._break_down)
+        transport.attach(self._received_from, self._break_down)
         if size > 1:
             farewell.expect(self)
 
@@ -393,13 +395,14 @@ class Engine:
                 continue
             self._answered.add(peer)
             for collective in self._flight.values():
-                awaited, waited, rounds = self._own_answer(collective)
-                report = Abort(CollectiveTimeout("time-out"), tuple(sorted(awaited)), waited, rounds)
+                awaited, waited, *counts = self._own_answer(collective)
+                report = Abort(CollectiveTimeout("time-out"), tuple(sorted(awaited)), waited, *counts)
                 self._post_abort(Envelope(collective.number, collective.call), report, [peer])
 
     def _own_answer(self, collective: Collective[Any]) -> Answer:
         waited = time.monotonic() - collective.since
-        return Answer(collective.awaited(self.rank, self.size), waited, collective.execution.rounds)
+        awaited = collective.awaited(self.rank, self.size)
+        return Answer(awaited, waited, tuple(self._sent), tuple(self._received))
 
     def _post_abort(self, envelope: Envelope, abort: Abort, peers: Iterable[int]) -> list[Outgoing]:
         """Begin to send it to each of the ranks, also if that fails for some of them."""
@@ -432,10 +435,16 @@ class Engine:
             buffers = frame.encode(payload, envelope, self.index_price)
             traffic.bytes_sent += len(group) * sum(map(len, buffers))
             peers = [send.peer for send in group]
+            for peer in peers:
+                self._sent[peer] += 1
             try:
                 collective.unsent += self.transport.post(peers, buffers)
             except OSError as error:
                 raise TransportError(f"rank {self.rank} cannot send to ranks {peers}: {error}") from error
+
+    def _received_from(self, source: int, message: Message) -> None:
+        self._received[source] += not isinstance(message.payload, Abort)
+        self._arrived(source, message)
 
     def _arrived(self, source: int, message: Message) -> None:
         """Give a message to its collective; a message of another call than this rank's ends the call."""
@@ -478,7 +487,10 @@ class Engine:
             self.transport.lost.setdefault(source, str(abort.error))
         elif abort.waited is not None:
             waiting = {peer for peer in abort.waiting if peer < self.size}
-            self._answers.setdefault(source, {})[number] = Answer(waiting, abort.waited, abort.rounds)
+            if not len(abort.sent) == len(abort.received) == self.size:
+                raise WireError("an answer that does not speak of every rank")
+            answer = Answer(waiting, abort.waited, abort.sent, abort.received)
+            self._answers.setdefault(source, {})[number] = answer
             self._asking.add(source)
         elif isinstance(abort.error, TransportError):
             self._break_down(abort.error, told=True)
