@@ -69,6 +69,7 @@ class Engine:
         self._answers: dict[int, dict[int, Answer]] = {}  # rank -> for each of its collectives
         self._asking: set[int] = set()  # ranks that want to know that from this one
         self._answered: set[int] = set()  # ranks that were told
+        self._late: set[int] = set()  # ranks that did not answer when time was up, here or elsewhere
         self._sent, self._received = [0] * size, [0] * size  # messages to each rank, and from it
         self._farewells: dict[int, str] = {}  # ranks that have left, and why
         self._obituaries: set[int] = set()  # ranks that left without a word, as rank 0 tells all
@@ -312,6 +313,8 @@ class Engine:
         self._answer()
         self._listen(collective, ASK_S)
         late, answer = culprits(self.rank, collective.number, self._own_answer(collective), self._answers)
+        if not answer:
+            self._late.update(late)
         names = ", ".join(str(peer) for peer in late)
         limit = f"within {collective.timeout:g} s"
         what, more = Call.unpack(collective.call), self._roles(late) + self.transport.hint()
@@ -329,7 +332,8 @@ class Engine:
         """End a collective here with ``error``, after telling others ``told``."""
         self._abandoned.add(collective.number)
         peers = self._connected() if collective.told else self._reachable()
-        self._notify(Envelope(collective.number, collective.call), Abort(told), peers)
+        abort = Abort(told, tuple(sorted(self._late)))
+        self._notify(Envelope(collective.number, collective.call), abort, peers)
         if isinstance(told, TransportError):
             self._broken = self._broken or told  # before a call that waits for the end of this one begins
         if collective.number in self._flight:
@@ -414,6 +418,7 @@ class Engine:
 
     def _notify(self, envelope: Envelope, abort: Abort, peers: Iterable[int]) -> None:
         outgoing = self._post_abort(envelope, abort, peers)
+        outgoing = [message for message in outgoing if message.peer not in self._late]  # they take nothing
         end = time.monotonic() + NOTIFY_S
         with self._backlog.receiving_all():
             while (remaining := end - time.monotonic()) > 0:
@@ -493,6 +498,7 @@ class Engine:
             self._answers.setdefault(source, {})[number] = answer
             self._asking.add(source)
         elif isinstance(abort.error, TransportError):
+            self._late.update(peer for peer in abort.waiting if peer < self.size)
             self._break_down(abort.error, told=True)
         elif number in self._flight:
             self._flight[number].fail(abort.error, told=True)
