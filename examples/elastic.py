@@ -59,9 +59,7 @@ def main() -> None:
     training = Training(comm)
     if returns:
         training.go_on(comm)
-    size = int(
-        os.environ.get("WORLD_SIZE", "1")
-    )  # that of the job; the group has lost a rank if it is smaller
+    size = int(os.environ.get("WORLD_SIZE", "1"))  # that of the job; a group that has lost a rank is smaller
     if size == 1:
         raise SystemExit("a rank that is alone cannot be lost: sparsewire run -n 3 examples/elastic.py")
     crashes = comm.rank == size - 1 and not returns

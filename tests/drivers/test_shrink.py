@@ -56,7 +56,8 @@ def test_a_group_whose_call_timed_out_goes_on_with_the_late_rank():
         f"""
 {GO_ON}
 def main(rank, size):
-    comm = sw.init(timeout=1)
+    comm = sw.init(timeout=30)
+    comm.timeout = 1
     if rank == 1:
         time.sleep(3)
     error = tried(comm.barrier)
@@ -133,7 +134,8 @@ def test_a_stopped_rank_is_left_out_and_told_when_it_continues():
     program = f"""
 {GO_ON}
 def main(rank, size):
-    comm = sw.init(timeout=3)
+    comm = sw.init(timeout=30)
+    comm.timeout = 3
     comm.barrier()
     new = go_on(comm, timeout=4)
     said = facts(new)
@@ -145,7 +147,8 @@ def main(rank, size):
     late = f"""
 {GO_ON}
 def main(rank, size):
-    comm = sw.init(timeout=3)
+    comm = sw.init(timeout=30)
+    comm.timeout = 3
     comm.barrier()
     after(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP))
     error = tried(lambda: sum_until_it_breaks(comm))
@@ -200,7 +203,8 @@ def test_fewer_than_half_do_not_go_on_without_silent_ranks():
     outcomes = jobs.run(
         """
         def main(rank, size):
-            comm = sw.init(timeout=2)
+            comm = sw.init(timeout=30)
+            comm.timeout = 2
             comm.barrier()
             if rank < 2:
                 time.sleep(8)
