@@ -46,6 +46,7 @@ LISTEN_S = 0.5  # after a loss: how long to wait for what other ranks know about
 ASK_S = 0.75  # after a time-out: how long to wait for what other ranks wait for
 HEARSAY_S = 1.0  # as LISTEN_S, if this rank was never connected with the lost one
 NOTIFY_S = 1.0  # after a failure: how long to try to tell everybody
+RELAY_S = 0.25  # the same, if another rank has told this one, and tells everybody
 FAREWELL = 2**64 - 1  # in place of a collective's number: the sender, or the rank it waits for, has left
 LONGEST_POLL_S = 1.0
 AWAY_S = 0.5  # a rank that does not poll for so much longer was stopped, or busy, and kept others waiting
@@ -331,9 +332,11 @@ class Engine:
     def _fail(self, collective: Collective[Any], error: BaseException, told: SparsewireError) -> None:
         """End a collective here with ``error``, after telling others ``told``."""
         self._abandoned.add(collective.number)
-        peers = self._connected() if collective.told else self._reachable()
-        abort = Abort(told, tuple(sorted(self._late)))
-        self._notify(Envelope(collective.number, collective.call), abort, peers)
+        envelope, abort = Envelope(collective.number, collective.call), Abort(told, tuple(sorted(self._late)))
+        if collective.told:
+            self._notify(envelope, abort, self._connected(), RELAY_S)
+        else:
+            self._notify(envelope, abort, self._reachable())
         if isinstance(told, TransportError):
             self._broken = self._broken or told  # before a call that waits for the end of this one begins
         if collective.number in self._flight:
@@ -416,10 +419,12 @@ class Engine:
                 outgoing += self.transport.post([peer], frame.encode(abort, envelope))
         return outgoing
 
-    def _notify(self, envelope: Envelope, abort: Abort, peers: Iterable[int]) -> None:
+    def _notify(
+        self, envelope: Envelope, abort: Abort, peers: Iterable[int], seconds: float = NOTIFY_S
+    ) -> None:
         outgoing = self._post_abort(envelope, abort, peers)
         outgoing = [message for message in outgoing if message.peer not in self._late]  # they take nothing
-        end = time.monotonic() + NOTIFY_S
+        end = time.monotonic() + seconds
         with self._backlog.receiving_all():
             while (remaining := end - time.monotonic()) > 0:
                 if all(message.done or message.peer in self.transport.lost for message in outgoing):
