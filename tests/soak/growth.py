@@ -67,6 +67,6 @@ def plot(samples: Sequence[Mapping[str, Any]], path: Path) -> None:
             counts.plot(minutes, [value / values[0] for value in values], linewidth=1.2, label=name)
         counts.set_ylabel("rank 0, times the first sample")
         counts.set_xlabel("minutes")
-        counts.legend(frameon=False, ncols=3, loc="upper right")
+        counts.legend(frameon=False, ncols=3, loc="center right")
         for panel in (memory, counts):
             tidy(panel)
