@@ -131,8 +131,8 @@ class Injector:
     # -- the network -----------------------------------------------------------------------------
 
     def _link_down(self, fault: Fault) -> None:
-        self._journal.write(fault=fault.kind)
         subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+        self._journal.write(fault=fault.kind)  # now, because the command takes its time on a busy machine
         if "seconds" in fault.detail:
             time.sleep(fault.detail["seconds"])
             subprocess.run(["ip", "link", "set", "eth0", "up"], check=True)

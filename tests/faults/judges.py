@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,8 +123,15 @@ def accused(message: str) -> set[int]:
 
 
 def _struck(trial: Trial, evidence: Evidence) -> dict[str, dict[str, Any]]:
-    """The first event of each kind of fault that really happened: not each finds something to damage."""
-    events = [event for journal in evidence.journals for event in journal if "fault" in event]
+    """The first event of each kind of fault that really happened: not each finds something to damage.
+
+    A fault that comes when its rank has ended the call before the last concerns nobody: all others have what
+    they need of it, or get it.
+    """
+    events = []
+    for journal in evidence.journals:
+        over = next((event["at"] for event in journal if event.get("call") == len(trial.calls) - 2), math.inf)
+        events += [event for event in journal if "fault" in event and event["at"] < over]
     return {event["fault"]: event for event in sorted(events, key=lambda event: -event["at"])}
 
 

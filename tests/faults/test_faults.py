@@ -101,6 +101,17 @@ def test_a_death_that_all_survivors_name_is_right():
     assert (verdict.seconds_to_error, verdict.is_death) == (1.0, True)
 
 
+def test_a_fault_after_the_last_but_one_call_of_its_rank_concerns_nobody():
+    said = {"rank_0": "", "rank_2": ""}
+    late, in_time = evidence("link down", **said), evidence("link down", **said)
+    for case, call in ((late, 4), (in_time, 3)):
+        case.journals[1] = [{"call": call, "right": True, "at": 9.9}, {"fault": "link down", "at": 10.0}]
+        case.journals[1].append({"end": True, "at": 11.0})
+        case.exit_codes[1] = 0
+    assert judge(trial("link down"), late).failures == {}
+    assert [*judge(trial("link down"), in_time).failures] == ["types differ"]
+
+
 def test_each_judge_finds_what_it_looks_for():
     cases = {
         "innocent named": evidence(rank_2="PeerLostError: rank 0 is gone: it closed the connection"),
