@@ -1,6 +1,7 @@
 """Sums of the largest entries: nothing is lost, what is chosen, and how many words travel."""
 
 import math
+from collections import deque
 from functools import partial
 
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsewire.algorithms import TOPK_ALGORITHMS, Regions
+from sparsewire.algorithms import TOPK_ALGORITHMS, Context, Regions
 from sparsewire.algorithms.ok_topk import TAU, region_cuts
 from sparsewire.algorithms.quotas import Ladder, Owner, quotas
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import simulator
+from sparsewire.drivers.execution import Execution
 from sparsewire.testing import dense, run_local, same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from strategies import EDGE_SHAPES, FLOATS, LONG_SHAPES, SIZES, in_one_test, rank_vectors, read_only
@@ -22,6 +24,9 @@ NEAR = 1.25  # owners stop at magnitudes that differ by less
 # Indices travel as they are, so that an entry of float32 is two words.
 PLAIN = CostFigures(seconds_per_index=math.inf)
 HEADER_BYTES = 112
+DIRECT = Context()
+# Messages are so dear that everything is gathered along a tree.
+TREE = Context(figures=CostFigures(overhead=1.0))
 
 
 def run(name, inputs, k, regions=None, seed=0):
@@ -134,6 +139,49 @@ def test_ok_topk_takes_the_largest_of_the_sum_of_everybodys_largest(size, k):
     assert alike.mean() > 0.95
     assert np.abs(got[taken]).min() >= kth / NEAR
     assert taken[np.abs(sums) > kth * NEAR].all()
+
+
+@pytest.mark.parametrize("size", [4, 7])
+@in_one_test(shape=EDGE_SHAPES)
+def test_ok_topk_gives_the_same_bits_along_the_tree_and_by_direct_messages(size, shape):
+    inputs = EDGE_SHAPES[shape](size, "float32")
+    script = partial(TOPK_ALGORITHMS["ok_topk"].run, k=5)
+    (direct, sent), (tree, sent_along_tree) = (
+        run_local(partial(script, context=context), inputs) for context in (DIRECT, TREE)
+    )
+    assert all(same_bits(a.total, b.total) for a, b in zip(direct, tree, strict=True))
+    assert all(same_bits(a.left, b.left) for a, b in zip(direct, tree, strict=True))
+    assert direct[0].regions == tree[0].regions
+    assert sent_along_tree[0].messages_sent < sent[0].messages_sent
+
+
+def messages_sent(scripts):
+    """How many messages each of so many ranks sends."""
+    running = [Execution(script) for script in scripts]
+    queue, sent = deque(), [0] * len(running)
+
+    def advance(rank):
+        while sends := running[rank].advance():
+            sent[rank] += len(sends)
+            queue.extend((rank, send) for send in sends)
+
+    for rank in range(len(running)):
+        advance(rank)
+    while queue:
+        source, send = queue.popleft()
+        running[send.peer].deliver(source, send.payload)
+        advance(send.peer)
+    assert all(one.done for one in running)
+    return sent
+
+
+@pytest.mark.parametrize("size", [4, 7, 64, 256])
+def test_ok_topk_tells_and_gathers_in_log_p_messages(size):
+    inputs = [vector.largest(2 * size) for vector in random_inputs(min(size, 8), 16 * size)]
+    even = Regions(tuple(range(0, 16 * size + 1, 16)))
+    run = partial(TOPK_ALGORITHMS["ok_topk"].run, k=2 * size, regions=even, context=TREE)
+    sent = messages_sent([run(rank, size, inputs[rank % len(inputs)]) for rank in range(size)])
+    assert set(sent) == {size - 1 + 2 * (size - 1).bit_length()}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
@@ -275,7 +323,7 @@ def steps_of(kind, size, length, chance, count):
             yield [scale * row for row in rows]
 
 
-def words_per_step(size, kind, length=8000, k=400, count=7):
+def words_per_step(size, kind, length=8000, k=400, count=7, context=DIRECT):
     """The words that each rank received, and sent, in each step, with feedback, from a cold start."""
     chance = np.random.default_rng(size)
     residuals = [np.zeros(length, np.float32) for _ in range(size)]
@@ -284,7 +332,7 @@ def words_per_step(size, kind, length=8000, k=400, count=7):
         scripts = []
         for rank, gradient in enumerate(gradients):
             vector = SparseVector.from_dense(residuals[rank] + gradient.astype(np.float32))
-            scripts.append(TOPK_ALGORITHMS["ok_topk"].run(rank, size, vector, k, regions))
+            scripts.append(TOPK_ALGORITHMS["ok_topk"].run(rank, size, vector, k, regions, context))
         simulation = simulator.run(scripts, PLAIN)
         regions = simulation.results[0].regions
         residuals = [result.left.to_dense() for result in simulation.results]
@@ -311,6 +359,14 @@ FEW_STEPS = [
 @pytest.mark.parametrize(("size", "kind", "count"), FEW_STEPS)
 def test_nobody_moves_more_than_the_promised_words_in_any_step(size, kind, count):
     for received, sent in words_per_step(size, kind, count=count):
+        assert max(received) <= promised(size, 400)
+        assert max(sent) <= promised(size, 400)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [4, 7])
+def test_nobody_moves_more_than_the_promised_words_along_the_tree(size, kind):
+    for received, sent in words_per_step(size, kind, count=3, context=TREE):
         assert max(received) <= promised(size, 400)
         assert max(sent) <= promised(size, 400)
 
@@ -375,15 +431,18 @@ def test_gtopk_is_what_the_tree_says(size):
 # -- costs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize(
+    ("size", "overhead"), [*((size, 2e-5) for size in (1, 2, 3, 4, 8, 16)), (4, 1e-3), (7, 1e-3)]
+)
 @pytest.mark.parametrize("name", TOPK_ALGORITHMS)
-def test_cost_is_near_what_the_simulator_counts(name, size):
+def test_cost_is_near_what_the_simulator_counts(name, size, overhead):
     k, length = 1000 * size, 2**18
     inputs = [vector.largest(k) for vector in random_inputs(size, length)]
     regions = run(name, inputs, k)[0].regions
-    network = CostFigures(seconds_per_index=0, overhead=2e-5)
+    network = CostFigures(seconds_per_index=0, overhead=overhead)
     algorithm = TOPK_ALGORITHMS[name]
-    scripts = [algorithm.run(rank, size, vector, k, regions) for rank, vector in enumerate(inputs)]
+    context = Context(figures=network)
+    scripts = [algorithm.run(rank, size, vector, k, regions, context) for rank, vector in enumerate(inputs)]
     simulation = simulator.run(scripts, network)
     cost = algorithm.cost(network, Shape(size, length, k))
     assert cost.messages == max(traffic.messages_sent for traffic in simulation.traffic)

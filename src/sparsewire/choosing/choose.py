@@ -10,7 +10,7 @@ tiny round, and the number of entries in the sums since then, which is the same 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +31,13 @@ FORGOTTEN_CALLS = 1 << 10  # a key that so many calls have not used is forgotten
 SIGNIFICANT_BITS = 4  # of the counts that are chosen from: nearly equal shapes need no new prediction
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """An algorithm's name, and its options (``Algorithm.tune``) if it has any."""
 
     algorithm: str
     options: Any = None
+    shape: Shape | None = field(default=None, compare=False)  # the problem that it was chosen for
 
 
 @functools.lru_cache(maxsize=256)
@@ -50,7 +52,7 @@ def choose(figures: CostFigures, shape: Shape) -> Choice:
     equal = [name for name in able if seconds[name] <= TIE * min(seconds.values())]
     name = next((name for name in equal if able[name].dense), equal[0])
     tune = able[name].tune
-    return Choice(name, None if tune is None else tune(figures, shape))
+    return Choice(name, None if tune is None else tune(figures, shape), shape)
 
 
 class Fullness(NamedTuple):

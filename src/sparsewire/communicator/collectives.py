@@ -24,9 +24,10 @@ from sparsewire.algorithms import (
     TopkSum,
     aggregation,
     named,
-    patterns,
     tree,
 )
+from sparsewire.algorithms.bruck import gather
+from sparsewire.algorithms.bundles import Lists
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.choosing.choose import Choice, Chooser, Key, fullness
 from sparsewire.coding.call import Call
@@ -58,6 +59,8 @@ __all__ = [
 ]
 
 OPS = (*REDUCTIONS, "avg")
+# Of a vector to be gathered, only its rank knows the length.  Most are a few numbers or a short text.
+GATHERED_BYTES = 4096
 
 
 class AllreduceOptions(TypedDict, total=False):
@@ -165,7 +168,8 @@ def allreduce(group: Group, x: Any, options: AllreduceOptions) -> Plan:
         memory, restore = into(out, vector)
     in_rank_order = bool(options.get("in_rank_order"))
     key = Key(options.get("name"), vector.length, vector.dtype.itemsize, precision, in_rank_order)
-    context = Context(reduction, rounding or EXACT, group.servers, memory)
+    figures = group.chooser.figures
+    context = Context(reduction, rounding or EXACT, group.servers, memory, figures=figures)
     choice = None if algorithm == "auto" else Choice(algorithm, own_options)
     return _Allreduce(group, group.chooser, vector, restore, op, key, nnz, context, rounding, choice)
 
@@ -211,7 +215,7 @@ class _Allreduce:
 
     def _run(self, choice: Choice, given: SparseVector) -> Steps[SparseVector]:
         self.algorithm, self.nnz_in = choice.algorithm, given.nnz
-        context = self.context if choice.options is None else self.context._replace(options=choice.options)
+        context = self.context._replace(options=choice.options, shape=choice.shape)
         return ALGORITHMS[choice.algorithm].run(self.group.rank, self.group.size, given, context)
 
     def _agree_and_run(self) -> Steps[SparseVector]:
@@ -338,8 +342,9 @@ def allgather(group: Group, x: Any) -> Plan:
     def outcome_of(everybody: list[SparseVector]) -> Outcome:
         return Outcome([restore(vector) for vector in everybody], sum(v.nnz for v in everybody))
 
-    whole = Expected(dtype=vector.dtype)  # of any length
-    script = patterns.allgather(group.rank, group.size, given, [whole] * group.size)
+    wholes = Lists([Expected(dtype=vector.dtype)] * group.size)  # of any length
+    figures = group.chooser.figures
+    script = gather(group.rank, group.size, given, wholes, figures, lambda parts: parts * GATHERED_BYTES)
     return _Simple(Call("allgather", dtype=vector.dtype.name), script, given, outcome_of)
 
 
