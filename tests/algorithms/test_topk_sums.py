@@ -112,9 +112,10 @@ def test_nothing_is_lost_in_any_delivery_order(name, dtype, data):
 @pytest.mark.parametrize("name", TOPK_ALGORITHMS)
 def test_what_is_not_finite_is_taken_like_any_large_value(name, dtype):
     inputs = [same_value(20, [rank, 9], 2.0, dtype) for rank in range(3)]
-    inputs[1] = SparseVector(20, [1, 5, 6], np.array([1, np.inf, np.nan]).astype(value_dtype(dtype)))
+    nan_at = 16 if name == "spardl" else 6  # each of its two blocks has one entry
+    inputs[1] = SparseVector(20, [1, 5, nan_at], np.array([1, np.inf, np.nan]).astype(value_dtype(dtype)))
     total = run(name, inputs, k=2)[0].total
-    assert total.indices.tolist() == [5, 6]
+    assert total.indices.tolist() == [5, nan_at]
     assert np.isinf(float(total.values[0]))
     assert np.isnan(float(total.values[1]))
 
@@ -426,6 +427,75 @@ def test_gtopk_is_what_the_tree_says(size):
     total, dropped = tree(arrays, 20)
     assert np.array_equal(dense(results[0].total), total)
     assert all(np.array_equal(dense(r.left), left) for r, left in zip(results, dropped, strict=True))
+
+
+# -- spardl --------------------------------------------------------------------------------------
+
+
+def blockwise(arrays, k):
+    """The result of SparDL and what each rank dropped, in dense numpy."""
+    size, length = len(arrays), len(arrays[0])
+    count = min(size, k)
+    cuts = [length * block // count for block in range(count + 1)]
+    total, dropped = np.zeros(length), [np.zeros(length) for _ in arrays]
+
+    def keep(rank, block, array):
+        kept = largest(array, k * (block + 1) // count - k * block // count)
+        dropped[rank][cuts[block] : cuts[block + 1]] += array - kept
+        return kept
+
+    for block in range(count):
+        sums = {
+            rank: keep(rank, block, array[cuts[block] : cuts[block + 1]]) for rank, array in enumerate(arrays)
+        }
+        # What is at distance d from the owner, d >= the power of two, moves towards it by that power.
+        for power in reversed([2**bit for bit in range((size - 1).bit_length())]):
+            for distance in range(power, min(2 * power, size)):
+                source, target = (block - distance) % size, (block - distance + power) % size
+                sums[target] = keep(target, block, sums[target] + sums.pop(source))
+        total[cuts[block] : cuts[block + 1]] = sums[block]
+    return total, dropped
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("k", [1, 7, 20])
+def test_spardl_is_what_the_blocks_say(size, k):
+    chance = np.random.default_rng(size)
+    arrays = [chance.permutation(np.arange(-100.0, 100.0)) for _ in range(size)]
+    results = run("spardl", [SparseVector.from_dense(array) for array in arrays], k)
+    total, dropped = blockwise(arrays, k)
+    assert np.array_equal(dense(results[0].total), total)
+    assert all(np.array_equal(dense(r.left), left) for r, left in zip(results, dropped, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33])
+@pytest.mark.parametrize("kind", KINDS)
+def test_spardl_moves_4k_words_at_most(size, kind):
+    k, [gradients] = 400, steps_of(kind, size, 8000, np.random.default_rng(size), 1)
+    vectors = [SparseVector.from_dense(gradient.astype(np.float32)) for gradient in gradients]
+    run = TOPK_ALGORITHMS["spardl"].run
+    simulation = simulator.run([run(rank, size, vector, k) for rank, vector in enumerate(vectors)], PLAIN)
+    rounds = (size - 1).bit_length()
+    for traffic in simulation.traffic:
+        assert traffic.messages_sent == traffic.messages_received == 2 * rounds
+        # In each message: two headers at most, and the padding of two arrays each.  A share is rounded up.
+        most = 4 * (4 * k * (size - 1) / size + 4 * size) + 2 * rounds * 2 * (HEADER_BYTES + 8)
+        assert max(traffic.bytes_sent, traffic.bytes_received) <= most
+
+
+@pytest.mark.parametrize("size", [64, 100, 128])
+def test_spardl_sends_log_p_messages(size):
+    inputs = [same_value(4 * size, range(rank % 4, 4 * size, 64), 1.0, "float32") for rank in range(size)]
+    run = TOPK_ALGORITHMS["spardl"].run
+    sent = messages_sent([run(rank, size, vector, 2 * size) for rank, vector in enumerate(inputs)])
+    assert set(sent) == {2 * (size - 1).bit_length()}
+
+
+@pytest.mark.parametrize("size", [*range(2, 1025, 73), 256, 512, 1024])
+@pytest.mark.parametrize("name", ["gtopk", "spardl"])
+def test_messages_are_predicted_to_grow_like_log_p(name, size):
+    cost = TOPK_ALGORITHMS[name].cost(CostFigures(), Shape(size, 2**24, 2**24 // 100))
+    assert cost.messages <= 2 * (size - 1).bit_length()
 
 
 # -- costs ---------------------------------------------------------------------------------------

@@ -149,7 +149,8 @@ class Communicator:
         Only a rank's own k largest take part.  All ranks' ``left`` together are what ``total`` is without:
         add them to what is summed next, and nothing is lost.  The options are:
 
-        ``algorithm="ok_topk"``: one of ``sparsewire.TOPK_ALGORITHMS``.
+        ``algorithm="ok_topk"``: one of ``sparsewire.TOPK_ALGORITHMS``, or "auto": the one of lowest predicted
+        time for this k, which is the same on every rank.
 
         ``regions=None``: what the last call returned, which spares a round; all ranks give the same.
 

@@ -29,12 +29,12 @@ from sparsewire.algorithms import (
 from sparsewire.algorithms.bruck import gather
 from sparsewire.algorithms.bundles import Lists
 from sparsewire.algorithms.split_allgather import split_reduce
-from sparsewire.choosing.choose import Choice, Chooser, Key, fullness
+from sparsewire.choosing.choose import Choice, Chooser, Key, choose_topk, fullness
 from sparsewire.coding.call import Call
 from sparsewire.coding.rounding import EXACT, Feedback, PrecisionRounding
 from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator.convert import Restore, from_any, into
-from sparsewire.cost import CostFigures
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
 from sparsewire.expected import Expected
@@ -314,7 +314,7 @@ def allreduce_topk(group: Group, x: Any, k: int, options: TopkOptions) -> Plan:
     """See ``Communicator.allreduce_topk``."""
     vector, _ = from_any(x)
     algorithm, regions = options.get("algorithm", DEFAULT_TOPK), options.get("regions")
-    _check_choice("algorithm", algorithm, TOPK_ALGORITHMS)
+    _check_choice("algorithm", algorithm, ["auto", *TOPK_ALGORITHMS])
     if not isinstance(k, int | np.integer) or k < 1:
         raise InputError(f"k is {k!r}; it must be the number of entries of the result, at least 1")
     if regions is not None and (len(regions.cuts), regions.cuts[-1]) != (group.size + 1, vector.length):
@@ -322,10 +322,16 @@ def allreduce_topk(group: Group, x: Any, k: int, options: TopkOptions) -> Plan:
             f"the regions are {len(regions.cuts) - 1} of a vector of {regions.cuts[-1]:,}, and these are "
             f"{group.size} ranks and a vector of {vector.length:,}; give None to begin anew"
         )
+    figures = group.chooser.figures
+    if algorithm == "auto":
+        most, price = min(int(k), vector.length), figures.index_price
+        shape = Shape(group.size, vector.length, most, vector.dtype.itemsize, index_price=price)
+        algorithm = choose_topk(figures, shape)
     reused = zlib.crc32(str(regions).encode()) if regions else 0
     kind = f"{algorithm} k={k}"
     call = Call("allreduce_topk", kind, "sum", vector.dtype.name, vector.length, detail=reused)
-    script = TOPK_ALGORITHMS[algorithm].run(group.rank, group.size, vector, int(k), regions)
+    run, context = TOPK_ALGORITHMS[algorithm].run, Context(figures=figures)
+    script = run(group.rank, group.size, vector, int(k), regions, context)
 
     def outcome_of(result: TopkSum) -> Outcome:
         given = result._replace(total=result.total.own(), left=result.left.own())
