@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -169,13 +170,17 @@ class Sync:
         """The second phase: the answer of the collective, for ``settle``."""
         return self._exchange(self.comm.allreduce, self.comm.allreduce_topk, selected, state, self.algorithm)
 
-    def iexchange(self, selected: SparseVector, state: SyncState, algorithm: Any = None) -> Request:
+    def iexchange(
+        self, selected: SparseVector, state: SyncState, algorithm: Any = None, nnz: int | None = None
+    ) -> Request:
         """The second phase in the background; its result is for ``settle``.
 
-        ``algorithm``, as ``allreduce`` takes it, replaces that of the method; every rank gives the same.
+        ``algorithm``, as ``allreduce`` takes it, replaces that of the method.  ``nnz`` promises that no rank
+        has selected more entries.  Every rank gives the same.
         """
+        allreduce = partial(self.comm.iallreduce, nnz=nnz)
         request: Request = self._exchange(
-            self.comm.iallreduce, self.comm.iallreduce_topk, selected, state, algorithm or self.algorithm
+            allreduce, self.comm.iallreduce_topk, selected, state, algorithm or self.algorithm
         )
         return request
 

@@ -170,8 +170,16 @@ def allreduce(group: Group, x: Any, options: AllreduceOptions) -> Plan:
     key = Key(options.get("name"), vector.length, vector.dtype.itemsize, precision, in_rank_order)
     figures = group.chooser.figures
     context = Context(reduction, rounding or EXACT, group.servers, memory, figures=figures)
-    choice = None if algorithm == "auto" else Choice(algorithm, own_options)
+    choice = None if algorithm == "auto" else Choice(algorithm, own_options, _promised_shape(group, key, nnz))
     return _Allreduce(group, group.chooser, vector, restore, op, key, nnz, context, rounding, choice)
+
+
+def _promised_shape(group: Group, key: Key, nnz: int | None) -> Shape | None:
+    """What all ranks know of a call whose algorithm is given."""
+    if nnz is None:
+        return None
+    price, entries = group.chooser.figures.index_price, min(int(nnz), key.length)
+    return Shape(group.size, key.length, entries, key.value_bytes, precision=key.precision, index_price=price)
 
 
 @dataclass(slots=True)
