@@ -15,6 +15,7 @@ from sparsewire.algorithms.quotas import Ladder, Owner, quotas
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import simulator
 from sparsewire.drivers.execution import Execution
+from sparsewire.steps import Recv, Send
 from sparsewire.testing import dense, run_local, same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from strategies import EDGE_SHAPES, FLOATS, LONG_SHAPES, SIZES, in_one_test, rank_vectors, read_only
@@ -489,6 +490,27 @@ def test_spardl_sends_log_p_messages(size):
     run = TOPK_ALGORITHMS["spardl"].run
     sent = messages_sent([run(rank, size, vector, 2 * size) for rank, vector in enumerate(inputs)])
     assert set(sent) == {2 * (size - 1).bit_length()}
+
+
+def messages_of_one(script):
+    """How many messages a rank sends if all that it receives are empty pieces."""
+    received, sent = None, 0
+    while True:
+        try:
+            steps = script.send(received)
+        except StopIteration:
+            return sent
+        sent += sum(isinstance(step, Send) for step in steps)
+        awaited = [step.expected.pieces for step in steps if isinstance(step, Recv)]
+        received = [[SparseVector.empty(e.length).range(e.start, e.stop) for e in one] for one in awaited]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 500, -1])
+@pytest.mark.parametrize("size", [511, 512, 1000, 1024])
+def test_a_rank_of_a_thousand_sends_twenty_messages(size, rank):
+    vector = random_inputs(1, 2**14)[0]
+    script = TOPK_ALGORITHMS["spardl"].run(rank % size, size, vector, k=2**12)
+    assert messages_of_one(script) == 2 * (size - 1).bit_length()
 
 
 @pytest.mark.parametrize("size", [*range(2, 1025, 73), 256, 512, 1024])

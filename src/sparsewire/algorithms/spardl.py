@@ -50,10 +50,15 @@ def spardl(
 
     def keep_largest(blocks: Sequence[SparseVector]) -> list[SparseVector]:
         """As many entries of this rank's block, and of those that follow it, as may travel."""
-        owners = [(rank + step) % size for step in range(len(blocks))]
-        pairs = [block.split_largest(quotas[owner]) for owner, block in zip(owners, blocks, strict=True)]
-        dropped.extend(run.whole() for run in bundle.pack([rest for _, rest in pairs], owners) if run.nnz)
-        return [kept for kept, _ in pairs]
+        kept, rests = [], []
+        for step, block in enumerate(blocks):
+            if block.nnz > (quota := quotas[(rank + step) % size]):
+                block, rest = block.split_largest(quota)
+                rests.append(rest)
+            kept.append(block)
+        if rests:
+            dropped.append(concat(sorted(rests, key=lambda rest: rest.start)).whole())
+        return kept
 
     work.count(entries=_handling(size))
     blocks = vec.as_sparse().split_at(cuts)
