@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from sparsewire.errors import WireError
+from sparsewire.steps import Expectation
 from sparsewire.vector import SparseVector
 
 __all__ = ["Expected", "Numbers", "Pieces", "like"]
@@ -102,7 +103,7 @@ class Numbers(NamedTuple):
 class Pieces(NamedTuple):
     """A list of pieces."""
 
-    pieces: Sequence[Expected]
+    pieces: Sequence[Expectation]
 
     def check(self, source: int, payload: Any) -> None:
         """As ``Expected.check``."""

@@ -93,11 +93,10 @@ def _check_one_range(pieces: Sequence[SparseVector]) -> None:
 
 def _check_order(pieces: Sequence[SparseVector]) -> None:
     """Raise WireError unless each piece begins where the one before ends; entries may have gaps between."""
+    may_have_gaps = not any(piece.is_dense for piece in pieces)
     for before, piece in pairwise(pieces):
         is_like = piece.length == before.length and piece.values.dtype == before.values.dtype
-        is_next = piece.start == before.stop
-        if not is_next and piece.start > before.stop:
-            is_next = not any(one.is_dense for one in pieces)
+        is_next = piece.start == before.stop or (may_have_gaps and piece.start > before.stop)
         if not is_like or not is_next:
             raise WireError(f"pieces that are no neighbours cannot be joined: {before} and {piece}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,16 +36,22 @@ S = TypeVar("S", bound=State)
 class Method(NamedTuple):
     """A compressor for a density, and the algorithm that sums what it selects.
 
-    The algorithm is a name from ``ALGORITHMS`` or ``TOPK_ALGORITHMS``, or "auto".
+    The algorithm is a name from ``ALGORITHMS`` or ``TOPK_ALGORITHMS``, or the fastest of one of them: "auto"
+    or "auto_topk".
     """
 
     compressor: Callable[[Density], Compressor[Any]]
     algorithm: str
 
 
+# What ``Communicator.allreduce_topk`` calls these algorithms.
+TOPK = {**{name: name for name in TOPK_ALGORITHMS}, "auto_topk": "auto"}
+
 METHODS: dict[str, Method] = {
     "ok_topk": Method(TopK, "ok_topk"),
     "gtopk": Method(TopK, "gtopk"),
+    "spardl": Method(TopK, "spardl"),
+    "auto": Method(TopK, "auto_topk"),
     "topk_allgather": Method(TopK, "allgather_sum"),
     "gaussiank": Method(GaussianK, "allgather_sum"),
     "randomk": Method(RandomK, "auto"),
@@ -108,10 +115,10 @@ class Sync:
         if isinstance(method, str) and method not in METHODS:
             raise InputError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
         row = METHODS[method] if isinstance(method, str) else method
-        if row.algorithm not in ("auto", *ALGORITHMS, *TOPK_ALGORITHMS):
-            known = ", ".join(("auto", *ALGORITHMS, *TOPK_ALGORITHMS))
+        if row.algorithm not in ("auto", *ALGORITHMS, *TOPK):
+            known = ", ".join(("auto", *ALGORITHMS, *TOPK))
             raise InputError(f"unknown algorithm {row.algorithm!r}; known are {known}")
-        if precision is not None and row.algorithm in TOPK_ALGORITHMS:
+        if precision is not None and row.algorithm in TOPK:
             raise InputError(
                 f"{row.algorithm} sends values as they are, not as {precision}: leave out the precision, or "
                 "sum everybody's selection, as topk_allgather does"
@@ -163,13 +170,17 @@ class Sync:
         """The second phase: the answer of the collective, for ``settle``."""
         return self._exchange(self.comm.allreduce, self.comm.allreduce_topk, selected, state, self.algorithm)
 
-    def iexchange(self, selected: SparseVector, state: SyncState, algorithm: Any = None) -> Request:
+    def iexchange(
+        self, selected: SparseVector, state: SyncState, algorithm: Any = None, nnz: int | None = None
+    ) -> Request:
         """The second phase in the background; its result is for ``settle``.
 
-        ``algorithm``, as ``allreduce`` takes it, replaces that of the method; every rank gives the same.
+        ``algorithm``, as ``allreduce`` takes it, replaces that of the method.  ``nnz`` promises that no rank
+        has selected more entries.  Every rank gives the same.
         """
+        allreduce = partial(self.comm.iallreduce, nnz=nnz)
         request: Request = self._exchange(
-            self.comm.iallreduce, self.comm.iallreduce_topk, selected, state, algorithm or self.algorithm
+            allreduce, self.comm.iallreduce_topk, selected, state, algorithm or self.algorithm
         )
         return request
 
@@ -181,12 +192,12 @@ class Sync:
         state: SyncState,
         algorithm: Any,
     ) -> Any:
-        if algorithm in TOPK_ALGORITHMS:
+        if algorithm in TOPK:
             regions = state.regions
             if regions is not None and len(regions.cuts) != self.comm.size + 1:
                 regions = None  # they were saved by another number of ranks
             k = self.k(selected.length, state)
-            return allreduce_topk(selected, k, algorithm=algorithm, regions=regions)
+            return allreduce_topk(selected, k, algorithm=TOPK[algorithm], regions=regions)
         if self.compressor.shared:  # all ranks know the indices
             return allreduce(selected.values, algorithm=algorithm, precision=self.precision)
         feedback = self.compressor.rounding(state.compressor) if self.precision is not None else None

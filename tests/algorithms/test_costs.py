@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparsewire import work
-from sparsewire.algorithms import ALGORITHMS, allgather_sum, dense_ring, hybrid
+from sparsewire.algorithms import ALGORITHMS, Context, allgather_sum, dense_ring, hybrid
 from sparsewire.coding import frame as wire
 from sparsewire.cost import HEADER_BYTES, CostFigures, Shape
 from sparsewire.drivers import simulator
@@ -42,8 +42,9 @@ def evenly(size, overlap, value_bytes, index_bits=32):
     return vectors, Shape(size, length, nnz, value_bytes, overlap)
 
 
-def simulate(name, inputs, network=SLOW):
-    run = ALGORITHMS[name].run
+def simulate(name, inputs, network=SLOW, shape=None):
+    """The simulation of ranks that know the figures of the network, and the shape of the problem if any."""
+    run = functools.partial(ALGORITHMS[name].run, context=Context(figures=network, shape=shape))
     return simulator.run([run(rank, len(inputs), vector) for rank, vector in enumerate(inputs)], network)
 
 
@@ -68,7 +69,7 @@ def is_folded_and_overlaps(name, size):
 def test_cost_predicts_messages_bytes_and_time_of_the_busiest_rank(name, size, overlap, value_bytes, network):
     inputs, shape = evenly(size, overlap, value_bytes)
     simulation, cost = (
-        simulate(name, inputs, NETWORKS[network]),
+        simulate(name, inputs, NETWORKS[network], shape),
         ALGORITHMS[name].cost(NETWORKS[network], shape),
     )
     assert cost.messages == busiest(simulation.traffic, "messages_sent")
@@ -80,12 +81,31 @@ def test_cost_predicts_messages_bytes_and_time_of_the_busiest_rank(name, size, o
         assert cost.seconds == pytest.approx(simulation.seconds, rel=1e-12, abs=0)
 
 
+# Messages are dear, so that pieces are gathered along a tree.
+DEAR = replace(SLOW, latency=2.0**-12, overhead=2.0**-6, seconds_per_entry=2.0**-20)
+
+
+@pytest.mark.parametrize("size", [4, 5, 8, 16])
+@pytest.mark.parametrize(("name", "further"), [("allgather_sum", 0), ("split_allgather", 1), ("balanced", 1)])
+@in_one_test(overlap=["identical", "disjoint"], value_bytes=DTYPES)
+def test_cost_knows_the_tree_along_which_pieces_are_gathered(name, further, size, overlap, value_bytes):
+    inputs, shape = evenly(size, overlap, value_bytes)
+    simulation, cost = simulate(name, inputs, DEAR, shape), ALGORITHMS[name].cost(DEAR, shape)
+    gathered = 2 if name == "balanced" else 1
+    assert cost.messages == further * (size - 1) + gathered * (size - 1).bit_length()
+    assert cost.messages == busiest(simulation.traffic, "messages_sent")
+    tolerance = 0.05 if name == ESTIMATES else 1e-12
+    assert cost.bytes_sent == pytest.approx(busiest(simulation.traffic, "bytes_sent"), rel=tolerance)
+    assert cost.seconds == pytest.approx(simulation.seconds, rel=tolerance)
+
+
 @each_network
 @pytest.mark.parametrize("size", SIZES[1:])
 @in_one_test(overlap=["identical", "disjoint"], value_bytes=DTYPES)
 def test_cost_of_estimated_ranges_is_near(size, overlap, value_bytes, network):
     inputs, shape = evenly(size, overlap, value_bytes)
-    simulation, cost = simulate(ESTIMATES, inputs, network), ALGORITHMS[ESTIMATES].cost(network, shape)
+    simulation = simulate(ESTIMATES, inputs, network, shape)
+    cost = ALGORITHMS[ESTIMATES].cost(network, shape)
     assert cost.messages == busiest(simulation.traffic, "messages_sent")
     assert cost.bytes_sent == pytest.approx(busiest(simulation.traffic, "bytes_sent"), rel=0.05)
     assert cost.seconds == pytest.approx(simulation.seconds, rel=0.05)
@@ -120,7 +140,8 @@ SEGMENTED = {"dense_ring": dense_ring, "allgather_sum": allgather_sum}
 @pytest.mark.parametrize("name", SEGMENTED)
 def test_cost_is_exact_for_any_number_of_segments(name, size, segment_bytes, network):
     inputs, shape = evenly(size, "identical", 4)
-    run = functools.partial(ALGORITHMS[name].run, segment_bytes=segment_bytes)
+    context = Context(figures=network, shape=shape)
+    run = functools.partial(ALGORITHMS[name].run, context=context, segment_bytes=segment_bytes)
     simulation = simulator.run([run(rank, size, vector) for rank, vector in enumerate(inputs)], network)
     cost = SEGMENTED[name].cost(network, shape, segment_bytes)
     assert cost.messages == busiest(simulation.traffic, "messages_sent")
@@ -151,7 +172,8 @@ def test_cost_of_identical_supports_that_turn_dense_and_back_is_exact(name, size
     length = 48 * size
     vector = SparseVector(length, range(0, length, every), np.ones(length // every, np.float32)).smaller()
     shape = Shape(size, length, length // every, 4, "identical")
-    simulation, cost = simulate(name, [vector] * size, network), ALGORITHMS[name].cost(network, shape)
+    simulation = simulate(name, [vector] * size, network, shape)
+    cost = ALGORITHMS[name].cost(network, shape)
     tolerance = 0.05 if name == ESTIMATES else 1e-12
     if size > 1:
         assert cost.bytes_sent == pytest.approx(busiest(simulation.traffic, "bytes_sent"), rel=tolerance)
@@ -396,7 +418,7 @@ def test_cost_knows_that_everybody_waits_for_the_fullest_range(name, size, times
     for network in NETWORKS.values():
         network = replace(network, latency=2.0**-20)
         assert ALGORITHMS[name].cost(network, shape).seconds == pytest.approx(
-            simulate(name, inputs, network).seconds, rel=0.1
+            simulate(name, inputs, network, shape).seconds, rel=0.1
         )
 
 
@@ -435,9 +457,8 @@ def time_of(name, size, nnz, length, network):
         SparseVector(length, np.sort(rng.choice(length, nnz, replace=False)), np.ones(nnz, np.float32))
         for _ in range(size)
     ]
-    return simulate(name, inputs, network).seconds, ALGORITHMS[name].cost(
-        network, Shape(size, length, nnz)
-    ).seconds
+    shape = Shape(size, length, nnz)
+    return simulate(name, inputs, network, shape).seconds, ALGORITHMS[name].cost(network, shape).seconds
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["simulated", "predicted"])
@@ -461,7 +482,9 @@ class TestRankings:
     def test_split_allgather_wins_where_supports_overlap(self, which):
         inputs, shape = evenly(16, "identical", 4)
         times = {
-            name: (simulate(name, inputs, self.fat).seconds, algorithm.cost(self.fat, shape).seconds)[which]
+            name: (simulate(name, inputs, self.fat, shape).seconds, algorithm.cost(self.fat, shape).seconds)[
+                which
+            ]
             for name, algorithm in ALGORITHMS.items()
         }
         assert min(times, key=times.get) == "split_allgather"

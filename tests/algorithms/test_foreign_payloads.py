@@ -9,11 +9,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, Context, OmniReduce
+from sparsewire.algorithms import ALGORITHMS, PLAIN, TOPK_ALGORITHMS, Context, OmniReduce
 from sparsewire.algorithms.largest import largest
 from sparsewire.algorithms.patterns import allgather
 from sparsewire.algorithms.split_allgather import split_reduce
 from sparsewire.algorithms.tree import barrier, broadcast, reduce
+from sparsewire.cost import CostFigures
 from sparsewire.drivers import local
 from sparsewire.errors import WireError
 from sparsewire.expected import Expected
@@ -22,6 +23,9 @@ from sparsewire.steps import Send
 from sparsewire.vector import SparseVector
 
 LENGTH, K = 300, 10
+GATHERING = ("allgather_sum", "split_allgather", "balanced")
+# Messages are so dear that four ranks gather everything along a tree.
+TREE = Context(figures=CostFigures(overhead=1.0))
 FLOAT32 = np.dtype("float32")
 
 
@@ -39,10 +43,10 @@ def largest_of(rank, size, vec):
     return largest(rank, size, [vec.nnz, 3], LENGTH)
 
 
-def uneven(rank, size, vec, k):
+def uneven(rank, size, vec, k, context=PLAIN):
     """Entries in one corner, so that an owner keeps too many and they are dealt out."""
     corner = SparseVector(LENGTH, np.arange(2 * k), np.arange(1, 2 * k + 1, dtype="float32") * (rank + 1))
-    return TOPK_ALGORITHMS["ok_topk"].run(rank, size, corner, k)
+    return TOPK_ALGORITHMS["ok_topk"].run(rank, size, corner, k, context=context)
 
 
 # name -> script(rank, size, vector)
@@ -52,6 +56,9 @@ SCRIPTS = {
     "omnireduce of blocks": partial(ALGORITHMS["omnireduce"].run, context=Context(options=OmniReduce(16))),
     **{name: partial(row.run, k=K) for name, row in TOPK_ALGORITHMS.items()},
     "ok_topk, dealt out": partial(uneven, k=K),
+    **{f"{name} along a tree": partial(ALGORITHMS[name].run, context=TREE) for name in GATHERING},
+    "ok_topk along a tree": partial(TOPK_ALGORITHMS["ok_topk"].run, k=K, context=TREE),
+    "ok_topk along a tree, dealt out": partial(uneven, k=K, context=TREE),
     "reduce_scatter": split_reduce,
     "reduce": partial(reduce, root=0),
     "barrier": barrier_of,

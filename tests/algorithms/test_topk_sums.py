@@ -1,6 +1,7 @@
 """Sums of the largest entries: nothing is lost, what is chosen, and how many words travel."""
 
 import math
+from collections import deque
 from functools import partial
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsewire.algorithms import TOPK_ALGORITHMS, Regions
+from sparsewire.algorithms import TOPK_ALGORITHMS, Context, Regions
 from sparsewire.algorithms.ok_topk import TAU, region_cuts
 from sparsewire.algorithms.quotas import Ladder, Owner, quotas
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import simulator
+from sparsewire.drivers.execution import Execution
+from sparsewire.steps import Recv, Send
 from sparsewire.testing import dense, run_local, same_bits
 from sparsewire.vector import VALUE_DTYPES, SparseVector, value_dtype
 from strategies import EDGE_SHAPES, FLOATS, LONG_SHAPES, SIZES, in_one_test, rank_vectors, read_only
@@ -22,6 +25,9 @@ NEAR = 1.25  # owners stop at magnitudes that differ by less
 # Indices travel as they are, so that an entry of float32 is two words.
 PLAIN = CostFigures(seconds_per_index=math.inf)
 HEADER_BYTES = 112
+DIRECT = Context()
+# Messages are so dear that everything is gathered along a tree.
+TREE = Context(figures=CostFigures(overhead=1.0))
 
 
 def run(name, inputs, k, regions=None, seed=0):
@@ -107,9 +113,10 @@ def test_nothing_is_lost_in_any_delivery_order(name, dtype, data):
 @pytest.mark.parametrize("name", TOPK_ALGORITHMS)
 def test_what_is_not_finite_is_taken_like_any_large_value(name, dtype):
     inputs = [same_value(20, [rank, 9], 2.0, dtype) for rank in range(3)]
-    inputs[1] = SparseVector(20, [1, 5, 6], np.array([1, np.inf, np.nan]).astype(value_dtype(dtype)))
+    nan_at = 16 if name == "spardl" else 6  # each of its two blocks has one entry
+    inputs[1] = SparseVector(20, [1, 5, nan_at], np.array([1, np.inf, np.nan]).astype(value_dtype(dtype)))
     total = run(name, inputs, k=2)[0].total
-    assert total.indices.tolist() == [5, 6]
+    assert total.indices.tolist() == [5, nan_at]
     assert np.isinf(float(total.values[0]))
     assert np.isnan(float(total.values[1]))
 
@@ -134,6 +141,49 @@ def test_ok_topk_takes_the_largest_of_the_sum_of_everybodys_largest(size, k):
     assert alike.mean() > 0.95
     assert np.abs(got[taken]).min() >= kth / NEAR
     assert taken[np.abs(sums) > kth * NEAR].all()
+
+
+@pytest.mark.parametrize("size", [4, 7])
+@in_one_test(shape=EDGE_SHAPES)
+def test_ok_topk_gives_the_same_bits_along_the_tree_and_by_direct_messages(size, shape):
+    inputs = EDGE_SHAPES[shape](size, "float32")
+    script = partial(TOPK_ALGORITHMS["ok_topk"].run, k=5)
+    (direct, sent), (tree, sent_along_tree) = (
+        run_local(partial(script, context=context), inputs) for context in (DIRECT, TREE)
+    )
+    assert all(same_bits(a.total, b.total) for a, b in zip(direct, tree, strict=True))
+    assert all(same_bits(a.left, b.left) for a, b in zip(direct, tree, strict=True))
+    assert direct[0].regions == tree[0].regions
+    assert sent_along_tree[0].messages_sent < sent[0].messages_sent
+
+
+def messages_sent(scripts):
+    """How many messages each of so many ranks sends."""
+    running = [Execution(script) for script in scripts]
+    queue, sent = deque(), [0] * len(running)
+
+    def advance(rank):
+        while sends := running[rank].advance():
+            sent[rank] += len(sends)
+            queue.extend((rank, send) for send in sends)
+
+    for rank in range(len(running)):
+        advance(rank)
+    while queue:
+        source, send = queue.popleft()
+        running[send.peer].deliver(source, send.payload)
+        advance(send.peer)
+    assert all(one.done for one in running)
+    return sent
+
+
+@pytest.mark.parametrize("size", [4, 7, 64, 256])
+def test_ok_topk_tells_and_gathers_in_log_p_messages(size):
+    inputs = [vector.largest(2 * size) for vector in random_inputs(min(size, 8), 16 * size)]
+    even = Regions(tuple(range(0, 16 * size + 1, 16)))
+    run = partial(TOPK_ALGORITHMS["ok_topk"].run, k=2 * size, regions=even, context=TREE)
+    sent = messages_sent([run(rank, size, inputs[rank % len(inputs)]) for rank in range(size)])
+    assert set(sent) == {size - 1 + 2 * (size - 1).bit_length()}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
@@ -275,7 +325,7 @@ def steps_of(kind, size, length, chance, count):
             yield [scale * row for row in rows]
 
 
-def words_per_step(size, kind, length=8000, k=400, count=7):
+def words_per_step(size, kind, length=8000, k=400, count=7, context=DIRECT):
     """The words that each rank received, and sent, in each step, with feedback, from a cold start."""
     chance = np.random.default_rng(size)
     residuals = [np.zeros(length, np.float32) for _ in range(size)]
@@ -284,7 +334,7 @@ def words_per_step(size, kind, length=8000, k=400, count=7):
         scripts = []
         for rank, gradient in enumerate(gradients):
             vector = SparseVector.from_dense(residuals[rank] + gradient.astype(np.float32))
-            scripts.append(TOPK_ALGORITHMS["ok_topk"].run(rank, size, vector, k, regions))
+            scripts.append(TOPK_ALGORITHMS["ok_topk"].run(rank, size, vector, k, regions, context))
         simulation = simulator.run(scripts, PLAIN)
         regions = simulation.results[0].regions
         residuals = [result.left.to_dense() for result in simulation.results]
@@ -311,6 +361,14 @@ FEW_STEPS = [
 @pytest.mark.parametrize(("size", "kind", "count"), FEW_STEPS)
 def test_nobody_moves_more_than_the_promised_words_in_any_step(size, kind, count):
     for received, sent in words_per_step(size, kind, count=count):
+        assert max(received) <= promised(size, 400)
+        assert max(sent) <= promised(size, 400)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [4, 7])
+def test_nobody_moves_more_than_the_promised_words_along_the_tree(size, kind):
+    for received, sent in words_per_step(size, kind, count=3, context=TREE):
         assert max(received) <= promised(size, 400)
         assert max(sent) <= promised(size, 400)
 
@@ -372,18 +430,111 @@ def test_gtopk_is_what_the_tree_says(size):
     assert all(np.array_equal(dense(r.left), left) for r, left in zip(results, dropped, strict=True))
 
 
+# -- spardl --------------------------------------------------------------------------------------
+
+
+def blockwise(arrays, k):
+    """The result of SparDL and what each rank dropped, in dense numpy."""
+    size, length = len(arrays), len(arrays[0])
+    count = min(size, k)
+    cuts = [length * block // count for block in range(count + 1)]
+    total, dropped = np.zeros(length), [np.zeros(length) for _ in arrays]
+
+    def keep(rank, block, array):
+        kept = largest(array, k * (block + 1) // count - k * block // count)
+        dropped[rank][cuts[block] : cuts[block + 1]] += array - kept
+        return kept
+
+    for block in range(count):
+        sums = {
+            rank: keep(rank, block, array[cuts[block] : cuts[block + 1]]) for rank, array in enumerate(arrays)
+        }
+        # What is at distance d from the owner, d >= the power of two, moves towards it by that power.
+        for power in reversed([2**bit for bit in range((size - 1).bit_length())]):
+            for distance in range(power, min(2 * power, size)):
+                source, target = (block - distance) % size, (block - distance + power) % size
+                sums[target] = keep(target, block, sums[target] + sums.pop(source))
+        total[cuts[block] : cuts[block + 1]] = sums[block]
+    return total, dropped
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("k", [1, 7, 20])
+def test_spardl_is_what_the_blocks_say(size, k):
+    chance = np.random.default_rng(size)
+    arrays = [chance.permutation(np.arange(-100.0, 100.0)) for _ in range(size)]
+    results = run("spardl", [SparseVector.from_dense(array) for array in arrays], k)
+    total, dropped = blockwise(arrays, k)
+    assert np.array_equal(dense(results[0].total), total)
+    assert all(np.array_equal(dense(r.left), left) for r, left in zip(results, dropped, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33])
+@pytest.mark.parametrize("kind", KINDS)
+def test_spardl_moves_4k_words_at_most(size, kind):
+    k, [gradients] = 400, steps_of(kind, size, 8000, np.random.default_rng(size), 1)
+    vectors = [SparseVector.from_dense(gradient.astype(np.float32)) for gradient in gradients]
+    run = TOPK_ALGORITHMS["spardl"].run
+    simulation = simulator.run([run(rank, size, vector, k) for rank, vector in enumerate(vectors)], PLAIN)
+    rounds = (size - 1).bit_length()
+    for traffic in simulation.traffic:
+        assert traffic.messages_sent == traffic.messages_received == 2 * rounds
+        # In each message: two headers at most, and the padding of two arrays each.  A share is rounded up.
+        most = 4 * (4 * k * (size - 1) / size + 4 * size) + 2 * rounds * 2 * (HEADER_BYTES + 8)
+        assert max(traffic.bytes_sent, traffic.bytes_received) <= most
+
+
+@pytest.mark.parametrize("size", [64, 100, 128])
+def test_spardl_sends_log_p_messages(size):
+    inputs = [same_value(4 * size, range(rank % 4, 4 * size, 64), 1.0, "float32") for rank in range(size)]
+    run = TOPK_ALGORITHMS["spardl"].run
+    sent = messages_sent([run(rank, size, vector, 2 * size) for rank, vector in enumerate(inputs)])
+    assert set(sent) == {2 * (size - 1).bit_length()}
+
+
+def messages_of_one(script):
+    """How many messages a rank sends if all that it receives are empty pieces."""
+    received, sent = None, 0
+    while True:
+        try:
+            steps = script.send(received)
+        except StopIteration:
+            return sent
+        sent += sum(isinstance(step, Send) for step in steps)
+        awaited = [step.expected.pieces for step in steps if isinstance(step, Recv)]
+        received = [[SparseVector.empty(e.length).range(e.start, e.stop) for e in one] for one in awaited]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 500, -1])
+@pytest.mark.parametrize("size", [511, 512, 1000, 1024])
+def test_a_rank_of_a_thousand_sends_twenty_messages(size, rank):
+    vector = random_inputs(1, 2**14)[0]
+    script = TOPK_ALGORITHMS["spardl"].run(rank % size, size, vector, k=2**12)
+    assert messages_of_one(script) == 2 * (size - 1).bit_length()
+
+
+@pytest.mark.parametrize("size", [*range(2, 1025, 73), 256, 512, 1024])
+@pytest.mark.parametrize("name", ["gtopk", "spardl"])
+def test_messages_are_predicted_to_grow_like_log_p(name, size):
+    cost = TOPK_ALGORITHMS[name].cost(CostFigures(), Shape(size, 2**24, 2**24 // 100))
+    assert cost.messages <= 2 * (size - 1).bit_length()
+
+
 # -- costs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize(
+    ("size", "overhead"), [*((size, 2e-5) for size in (1, 2, 3, 4, 8, 16)), (4, 1e-3), (7, 1e-3)]
+)
 @pytest.mark.parametrize("name", TOPK_ALGORITHMS)
-def test_cost_is_near_what_the_simulator_counts(name, size):
+def test_cost_is_near_what_the_simulator_counts(name, size, overhead):
     k, length = 1000 * size, 2**18
     inputs = [vector.largest(k) for vector in random_inputs(size, length)]
     regions = run(name, inputs, k)[0].regions
-    network = CostFigures(seconds_per_index=0, overhead=2e-5)
+    network = CostFigures(seconds_per_index=0, overhead=overhead)
     algorithm = TOPK_ALGORITHMS[name]
-    scripts = [algorithm.run(rank, size, vector, k, regions) for rank, vector in enumerate(inputs)]
+    context = Context(figures=network)
+    scripts = [algorithm.run(rank, size, vector, k, regions, context) for rank, vector in enumerate(inputs)]
     simulation = simulator.run(scripts, network)
     cost = algorithm.cost(network, Shape(size, length, k))
     assert cost.messages == max(traffic.messages_sent for traffic in simulation.traffic)

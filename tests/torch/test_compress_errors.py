@@ -49,6 +49,7 @@ def schedule(step):
         ({"method": "exact", "momentum": 0.5}, "momentum correction is for residuals; 'exact' has none"),
         ({"method": "exact", "precision": "float16"}, "'exact' loses nothing"),
         ({"method": "ok_topk", "precision": "float16"}, "ok_topk sends values as they are"),
+        ({"method": "auto", "precision": "float16"}, "auto_topk sends values as they are"),
         ({"precision": "float7"}, "unknown precision 'float7'"),
         ({"min_size": -1}, "min_size is -1"),
         ({"group_bytes": 0}, "group_bytes is 0"),

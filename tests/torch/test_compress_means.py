@@ -179,6 +179,9 @@ def assert_nothing_is_lost(runs, steps=STEPS, dtype=torch.float32):
     "options",
     [
         {"method": "ok_topk"},
+        {"method": "gtopk"},
+        {"method": "spardl"},
+        {"method": "auto"},
         {"precision": "float16"},
         {"precision": "bfloat16"},
         {"precision": "qsgd8"},
@@ -198,8 +201,9 @@ def test_nothing_is_lost_of_float64_sent_in_half(ranks):
     assert_nothing_is_lost(runs)
 
 
-def test_ok_topk_keeps_no_more_than_the_density_of_sums(ranks):
-    for run in ranks.run(train, {"method": "ok_topk"}):
+@pytest.mark.parametrize("method", ["ok_topk", "gtopk", "spardl", "auto"])
+def test_sums_of_the_largest_entries_have_no_more_than_the_density(ranks, method):
+    for run in ranks.run(train, {"method": method}):
         for means in run.means:
             for names in GROUPS:
                 whole = flat(means, names)

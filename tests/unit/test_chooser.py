@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparsewire.algorithms import ALGORITHMS, OmniReduce, named
+from sparsewire.algorithms import ALGORITHMS, TOPK_ALGORITHMS, OmniReduce, named
 from sparsewire.algorithms.largest import largest
 from sparsewire.choosing import choose as choose_module
-from sparsewire.choosing.choose import UNSEEN_CALLS, Choice, Chooser, Key, choose, fullness
+from sparsewire.choosing.choose import UNSEEN_CALLS, Choice, Chooser, Key, choose, choose_topk, fullness
 from sparsewire.coding.values import PRECISIONS
 from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers import local
@@ -134,6 +134,20 @@ def test_in_rank_order_only_algorithms_that_add_up_so_are_chosen():
             able = [name for name, row in ALGORITHMS.items() if row.in_rank_order]
             best = min(ALGORITHMS[name].cost(GIGABIT, shape).seconds for name in able)
             assert ALGORITHMS[chosen].cost(GIGABIT, shape).seconds <= 1.05 * best
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 256, 1024])
+@pytest.mark.parametrize("k", [1, 2**8, LENGTH])
+def test_the_sum_of_the_largest_entries_is_as_good_as_the_lowest_predicted_time(k, size):
+    shape = Shape(size, LENGTH, k)
+    seconds = {name: row.cost(GIGABIT, shape).seconds for name, row in TOPK_ALGORITHMS.items()}
+    assert seconds[choose_topk(GIGABIT, shape)] <= 1.05 * min(seconds.values())
+
+
+def test_few_ranks_take_ok_topk_and_many_take_few_messages():
+    ethernet = CostFigures(overhead=60e-6, seconds_per_entry=6e-9, seconds_per_value=0.4e-9)
+    chosen = [choose_topk(ethernet, Shape(size, 2**22, 2**22 // 100)) for size in (2, 4, 64, 256)]
+    assert chosen == ["ok_topk", "ok_topk", "spardl", "spardl"]
 
 
 def test_blocks_are_chosen_in_rank_order_too_but_not_with_a_precision():

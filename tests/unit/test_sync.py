@@ -217,6 +217,26 @@ def test_k_must_be_a_number_of_entries(k):
         comm.allreduce_topk(np.ones(10), k)
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_auto_takes_one_of_the_table_and_the_same_on_all_ranks(size):
+    def program(comm):
+        x = gradient(comm.rank, 0)
+        chosen = comm.allreduce_topk(x, 30, algorithm="auto")
+        name = comm.last.algorithm
+        return name, bits(chosen.total), bits(comm.allreduce_topk(x, 30, algorithm=name).total)
+
+    everybody = run_program(program, size)
+    name, auto, by_name = everybody[0]
+    assert name in sw.TOPK_ALGORITHMS
+    assert auto == by_name
+    assert all(told == everybody[0] for told in everybody)
+
+
+def test_an_unknown_sum_of_the_largest_entries_is_refused():
+    with sw.init() as comm, pytest.raises(sw.InputError, match="known are auto, ok_topk, gtopk, spardl"):
+        comm.allreduce_topk(np.ones(10), 3, algorithm="topk")
+
+
 def test_regions_of_another_vector_are_refused():
     with sw.init() as comm:
         regions = comm.allreduce_topk(np.ones(10), 3).regions

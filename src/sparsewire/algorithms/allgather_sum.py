@@ -3,6 +3,9 @@
 A large vector is sent in segments, range after range, so that one range is added up while the next is on
 its way.  Each sender cuts by its own entries; a receiver adds up as far as it has everybody's entries.
 
+Where messages cost more than their bytes, whole vectors are gathered along Bruck's tree, with ceil(log2 P)
+messages.
+
 Per rank: k entries to each of P-1 others.  Nothing is sent twice and nothing waits for a sum, so it is hard
 to beat at small P; both its traffic and its work grow with P.  Exact; the same bits on every rank, because
 all add the same vectors in rank order, range by range.
@@ -12,10 +15,14 @@ Baseline in: Li and Hoefler, Ok-Topk, PPoPP'22; Renggli et al., SparCML, SC'19.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from sparsewire.algorithms.bruck import bruck, bruck_rounds, is_faster
+from sparsewire.algorithms.bundles import Lists
 from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.patterns import in_rank_order, others, segment_count
 from sparsewire.cost import Cost, CostFigures, Shape
-from sparsewire.expected import Expected
+from sparsewire.expected import Expected, like
 from sparsewire.reduction import RangeSums
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
@@ -34,6 +41,9 @@ def allgather_sum(
     context: Context = PLAIN,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> Steps[SparseVector]:
+    if is_faster(context.figures, size, _vector_bytes(context.shape_of(size, vec))):
+        own, vectors = context.rounding.contribution(vec), Lists([like(vec)] * size)
+        return context.op.merge((yield from bruck(rank, size, own, vectors)))
     segments = vec.split_evenly(segment_count(vec.nbytes, segment_bytes, vec.length))
     mine = [context.rounding.contribution(segment) for segment in segments]
     peers = others(rank, size)
@@ -67,6 +77,10 @@ def cost(figures: CostFigures, shape: Shape, segment_bytes: int = SEGMENT_BYTES)
     if shape.size == 1:
         return figures.cost([])
     others, union = shape.size - 1, shape.union(shape.size)
+    if is_faster(figures, shape.size, _vector_bytes(shape)):
+        *rounds, last = bruck_rounds(shape.size, _vector_bytes(shape))
+        adding = shape.merging([shape.nnz] * shape.size, union, shape.length)
+        return figures.cost([*rounds, last._replace(work=adding)])
     count = segment_count(shape.stored_bytes(shape.nnz, shape.length), segment_bytes, shape.length)
     segment = shape.frame_bytes(shape.nnz / count, shape.length / count)
     adding = shape.merging([shape.nnz / count] * shape.size, union / count, shape.length / count)
@@ -80,3 +94,8 @@ def cost(figures: CostFigures, shape: Shape, segment_bytes: int = SEGMENT_BYTES)
         messages=others * count,
         bytes_sent=others * count * segment,
     )
+
+
+def _vector_bytes(shape: Shape) -> Callable[[int], int]:
+    """Bytes of so many vectors."""
+    return lambda vectors: vectors * shape.frame_bytes(shape.nnz, shape.length)

@@ -6,8 +6,9 @@
 
 All owners add up about as many entries, and send about as many in the end.  With one range each, both
 cannot hold where supports overlap in one place and not in another, as in the head and the tail of word
-counts; with two ranges each they can.  Per rank: 3(P-1) messages in three rounds, P-1 of them tiny.  Exact;
-the same bits on every rank, because each range is added up by its owner alone, in rank order.
+counts; with two ranges each they can.  Per rank: 3(P-1) messages in three rounds, P-1 of them tiny; the first
+and the last round take ceil(log2 P) messages along Bruck's tree where that is faster.  Exact; the same bits
+on every rank, because each range is added up by its owner alone, in rank order.
 
 After the balanced regions of Li and Hoefler, Ok-Topk, PPoPP'22.  There is always an arc that has its share of
 two measures: Stromquist and Woodall, Sets on which several measures agree, JMAA 1985.
@@ -15,16 +16,18 @@ two measures: Stromquist and Woodall, Sets on which several measures agree, JMAA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsewire import work
+from sparsewire.algorithms.bruck import gather, gather_rounds
+from sparsewire.algorithms.bundles import Lists, Rows
 from sparsewire.algorithms.context import PLAIN, Context
-from sparsewire.algorithms.patterns import allgather, alltoall
-from sparsewire.algorithms.split_allgather import owner_rounds
-from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
+from sparsewire.algorithms.patterns import alltoall
+from sparsewire.algorithms.split_allgather import owned_bytes, owner_rounds
+from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, Shape
 from sparsewire.errors import WireError
 from sparsewire.expected import Numbers, Pieces, like
 from sparsewire.reduction import concat
@@ -45,16 +48,19 @@ Floats = npt.NDArray[np.float64]
 
 def balanced(rank: int, size: int, vec: SparseVector, context: Context = PLAIN) -> Steps[SparseVector]:
     mine = SparseVector.from_dense(report(vec))
-    numbers = Numbers(len(mine.values), mine.dtype, vec.length)
-    reports = checked_reports((yield from allgather(rank, size, mine, [numbers] * size)))
+    reports = yield from gather_reports(rank, size, mine, vec.length, context.figures)
     cuts, owners = balanced_ranges(reports, vec.length)
     shares: list[list[SparseVector]] = [[] for _ in range(size)]
     for piece, owner in zip(vec.split_at(cuts), owners, strict=True):
         shares[owner].append(context.rounding.contribution(piece))
     expected = [Pieces([like(piece) for piece in share]) for share in shares]
+    shape = context.shape or Shape(
+        size, vec.length, max(int(told[0]) for told in reports), vec.dtype.itemsize
+    )
     incoming = yield from alltoall(rank, size, shares, [expected[rank]] * size)
     owned = [context.rounding.owned(context.op.merge(pieces)) for pieces in zip(*incoming, strict=True)]
-    sums = yield from alltoall(rank, size, [owned] * size, expected)
+    nbytes = owned_bytes(shape, skew=1.0)
+    sums = yield from gather(rank, size, owned, Lists(expected), context.figures, nbytes)
     return concat(sorted((piece for pieces in sums for piece in pieces), key=lambda p: (p.start, p.stop)))
 
 
@@ -66,6 +72,20 @@ def report(vec: SparseVector) -> Integers:
     indices = inner if vec.indices is None else vec.indices[inner].astype(np.int64)
     last = vec.length - 1 if vec.indices is None else int(vec.indices[-1])
     return np.concatenate([[vec.nnz], indices, [last + 1]]).astype(np.int64)
+
+
+def gather_reports(
+    rank: int, size: int, mine: SparseVector, length: int, figures: CostFigures
+) -> Steps[list[Integers]]:
+    """The reports of all ranks about vectors of this length; ``mine`` is that of this rank."""
+    rows = Rows(Numbers(mine.length, mine.dtype, length), mine.length, mine.dtype)
+    nbytes = report_bytes(mine.dtype.itemsize)
+    return checked_reports((yield from gather(rank, size, mine, rows, figures, nbytes)))
+
+
+def report_bytes(number_bytes: int) -> Callable[[int], int]:
+    """About how many bytes so many reports take."""
+    return lambda reports: HEADER_BYTES + number_bytes * (QUANTILES + 2) * reports
 
 
 def checked_reports(pieces: Sequence[SparseVector]) -> list[Integers]:
@@ -152,12 +172,11 @@ def entries_at(borders: Integers, told: Integers) -> Floats:
 
 
 def cost(figures: CostFigures, shape: Shape) -> Cost:
-    others, numbers = shape.size - 1, QUANTILES + 2
-    if not others:
-        return figures.cost([], Work(entries=_dealing(1)))
     dealing = Work(entries=_dealing(shape.size))
-    reporting = RoundCost(others, others * (HEADER_BYTES + 8 * numbers), work=dealing)
-    return figures.cost([reporting, *owner_rounds(shape, skew=1.0)])
+    if shape.size == 1:
+        return figures.cost([], dealing)
+    reporting = gather_rounds(figures, shape.size, report_bytes(8), dealing)
+    return figures.cost([*reporting, *owner_rounds(figures, shape, skew=1.0)])
 
 
 def _dealing(size: int) -> int:

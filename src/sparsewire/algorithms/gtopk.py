@@ -13,6 +13,7 @@ networks, ICDCS'19.  There an entry that one half dropped and the other did not 
 
 from __future__ import annotations
 
+from sparsewire.algorithms.context import PLAIN, Context
 from sparsewire.algorithms.ok_topk import Regions, TopkSum
 from sparsewire.algorithms.patterns import doublings
 from sparsewire.algorithms.tree import broadcast
@@ -26,8 +27,15 @@ from sparsewire.work import Work
 __all__ = ["cost", "gtopk"]
 
 
-def gtopk(rank: int, size: int, vec: SparseVector, k: int, regions: Regions | None = None) -> Steps[TopkSum]:
-    """The result has no regions, and given ones are ignored."""
+def gtopk(
+    rank: int,
+    size: int,
+    vec: SparseVector,
+    k: int,
+    regions: Regions | None = None,
+    context: Context = PLAIN,
+) -> Steps[TopkSum]:
+    """The result has no regions; given ones are ignored, and so is the context."""
     total, dropped = vec.as_sparse(), []
     expected = like(vec)._replace(is_dense=False, most=k)
 

@@ -14,6 +14,9 @@ Nobody sends or receives more than 6k(P-1)/P words (an entry has two) and a litt
 k; entries beyond a rank's share are not sent.  ``left`` are the rank's own entries that the sum does not
 contain: those that were not sent, and those whose index is not in the result.
 
+Per rank: P-1 messages to split.  To tell and to gather take P-1 messages each, or ceil(log2 P) along Bruck's
+tree where that is faster.
+
 Paper: Li and Hoefler, Near-optimal sparse allreduce for distributed deep learning, PPoPP'22.
 """
 
@@ -21,19 +24,22 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsewire import work
-from sparsewire.algorithms.balanced import Integers, checked_reports, entries_at, report
-from sparsewire.algorithms.patterns import allgather, alltoall, others
+from sparsewire.algorithms.balanced import Integers, entries_at, gather_reports, report
+from sparsewire.algorithms.bruck import gather, gather_rounds, is_faster
+from sparsewire.algorithms.bundles import Bundle, Entries, Lists, Rows
+from sparsewire.algorithms.context import PLAIN, Context
+from sparsewire.algorithms.patterns import alltoall, doublings, others
 from sparsewire.algorithms.quotas import Ladder, Owner, quotas
 from sparsewire.cost import HEADER_BYTES, Cost, CostFigures, RoundCost, Shape
 from sparsewire.errors import InputError, WireError
-from sparsewire.expected import Expected, Numbers, like
+from sparsewire.expected import Expected, like
 from sparsewire.reduction import SUM, concat
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.vector import SparseVector
@@ -78,15 +84,19 @@ class TopkSum(NamedTuple):
 
 
 def ok_topk(
-    rank: int, size: int, vec: SparseVector, k: int, regions: Regions | None = None
+    rank: int,
+    size: int,
+    vec: SparseVector,
+    k: int,
+    regions: Regions | None = None,
+    context: Context = PLAIN,
 ) -> Steps[TopkSum]:
     given = vec.as_sparse()
     chosen = given.largest(k)
     if regions is None or regions.age >= TAU:
         mine = _compact(report(chosen), vec.length)
-        numbers = Numbers(mine.length, mine.dtype, vec.length)
-        reports = yield from allgather(rank, size, mine, [numbers] * size)
-        regions = Regions(region_cuts(checked_reports(reports), vec.length))
+        reports = yield from gather_reports(rank, size, mine, vec.length, context.figures)
+        regions = Regions(region_cuts(reports, vec.length))
     limit = _limit(size, k)
     shares = chosen.split_at(regions.cuts)
     entries = [like(share)._replace(is_dense=False) for share in shares]
@@ -102,16 +112,19 @@ def ok_topk(
         ladder=Ladder.of(sums.histogram(), size),
     )
     mine = _compact(owner.to_numbers(), vec.length)
-    about = Expected(dtype=mine.dtype, is_dense=True, most=Owner.most_numbers(size))
-    told = yield from allgather(rank, size, mine, [about] * size)
+    most = Owner.most_numbers(size)
+    rows = Rows(Expected(dtype=mine.dtype, is_dense=True, most=most), most, mine.dtype)
+    told = yield from gather(rank, size, mine, rows, context.figures, _told_bytes(size, vec.length))
     owners = [Owner.from_numbers(source, piece.values.tolist(), k) for source, piece in enumerate(told)]
     kept = quotas(owners, k)
     mine = sums.largest(kept[rank])
-    expected = [piece._replace(most=some) for piece, some in zip(entries, kept, strict=True)]
-    if _is_uneven(owners, kept, k):
+    bundle: Bundle[SparseVector] = Entries(vec.length, regions.cuts, kept, vec.dtype)
+    nbytes = _kept_bytes(_shape(size, vec, k, context.figures))
+    if _is_uneven(owners, _forwarded(kept, is_faster(context.figures, size, nbytes)), k):
         anywhere = Expected(vec.length, None, None, vec.dtype, is_dense=False, most=-(-sum(kept) // size))
-        mine, expected = (yield from _dealt_out(rank, size, mine, kept, anywhere)), [anywhere] * size
-    total = _in_a_row(enumerate((yield from allgather(rank, size, mine, expected)))).whole()
+        mine, bundle = (yield from _dealt_out(rank, size, mine, kept, anywhere)), Lists([anywhere] * size)
+    everybody = yield from gather(rank, size, mine, bundle, context.figures, nbytes)
+    total = _in_a_row(enumerate(everybody)).whole()
 
     unused = sent.without(total)
     left = unused if sent.nnz == given.nnz else given.without(sent.without(unused))
@@ -121,7 +134,11 @@ def ok_topk(
 
 def _compact(numbers: Sequence[int] | Integers, length: int) -> SparseVector:
     """Numbers up to the length of the vector, as something that can be sent."""
-    return SparseVector.from_dense(np.array(numbers, np.int32 if length < 2**31 else np.int64))
+    return SparseVector.from_dense(np.array(numbers, _number_dtype(length)))
+
+
+def _number_dtype(length: int) -> np.dtype[Any]:
+    return np.dtype(np.int32 if length < 2**31 else np.int64)
 
 
 def region_cuts(reports: Sequence[Integers], length: int) -> tuple[int, ...]:
@@ -167,16 +184,29 @@ def _in_a_row(from_ranks: Iterable[tuple[int, SparseVector]]) -> SparseVector:
     return concat([piece for _, piece in filled or pieces[:1]])
 
 
-def _is_uneven(owners: Sequence[Owner], kept: Sequence[int], k: int) -> bool:
-    """Would an owner send more than 6k(P-1)/P words if it told all ranks what it keeps?
+def _forwarded(kept: Sequence[int], by_tree: bool) -> list[int]:
+    """How many entries each owner sends if what all owners keep is gathered as it is.
 
-    It would if it kept twice the mean.
+    >>> _forwarded([9, 0, 0, 1], by_tree=False), _forwarded([9, 0, 0, 1], by_tree=True)
+    ([27, 0, 0, 3], [18, 0, 1, 11])
+    """
+    size = len(kept)
+    if not by_tree:
+        return [some * (size - 1) for some in kept]
+    below = np.cumsum([0, *kept, *kept])
+    counts = [min(reach, size - reach) for reach in doublings(size)]
+    return [sum(int(below[owner + count] - below[owner]) for count in counts) for owner in range(size)]
+
+
+def _is_uneven(owners: Sequence[Owner], forwarded: Sequence[int], k: int) -> bool:
+    """Would an owner send more than 6k(P-1)/P words in all?
+
+    By direct messages, it would if it kept twice the mean.
     The paper deals out from four times the mean on; then this could be 10k(P-1)/P.
     """
-    peers = len(owners) - 1
+    size = len(owners)
     return any(
-        len(owners) * (some * peers + owner.sent) > 3 * k * peers
-        for some, owner in zip(kept, owners, strict=True)
+        size * (some + owner.sent) > 3 * k * (size - 1) for some, owner in zip(forwarded, owners, strict=True)
     )
 
 
@@ -216,15 +246,28 @@ def cost(figures: CostFigures, shape: Shape) -> Cost:
     size, k = shape.size, shape.nnz
     if size == 1:
         return figures.cost([])
-    span, peers = shape.length / size, size - 1
-    piece = peers * shape.frame_bytes(k / size, span)
+    share = (size - 1) * shape.frame_bytes(k / size, shape.length / size)
     adding = Work(entries=k, values=2 * k)
-    rungs = (4 * size).bit_length() + 1
-    telling = peers * (HEADER_BYTES + 8 * (rungs + 2))
     return figures.cost(
         [
-            RoundCost(peers, piece, work=adding),
-            RoundCost(peers, telling),
-            RoundCost(peers, piece, work=Work(entries=k, values=k)),
+            RoundCost(size - 1, share, work=adding),
+            *gather_rounds(figures, size, _told_bytes(size, shape.length)),
+            *gather_rounds(figures, size, _kept_bytes(shape), Work(entries=k, values=k)),
         ]
     )
+
+
+def _shape(size: int, vec: SparseVector, k: int, figures: CostFigures) -> Shape:
+    return Shape(size, vec.length, min(k, vec.length), vec.dtype.itemsize, index_price=figures.index_price)
+
+
+def _told_bytes(size: int, length: int) -> Callable[[int], int]:
+    """At most how many bytes so many owners tell."""
+    row_bytes = _number_dtype(length).itemsize * (1 + Owner.most_numbers(size))
+    return lambda owners: HEADER_BYTES + owners * row_bytes
+
+
+def _kept_bytes(shape: Shape) -> Callable[[int], int]:
+    """About how many bytes so many owners keep."""
+    entries, span = shape.nnz / shape.size, shape.length / shape.size
+    return lambda owners: shape.frame_bytes(owners * entries, owners * span)

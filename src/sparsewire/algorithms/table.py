@@ -18,6 +18,7 @@ from sparsewire.algorithms import (
     ok_topk,
     omnireduce,
     recursive_doubling,
+    spardl,
     sparse_ring,
     split_allgather,
 )
@@ -113,13 +114,14 @@ ALGORITHMS: dict[str, Algorithm] = {
 class TopkAlgorithm:
     """A row of the second table: the largest entries of the sum, and what is left."""
 
-    run: Callable[..., Steps[ok_topk.TopkSum]]  # (rank, size, vector, k, regions=None)
+    run: Callable[..., Steps[ok_topk.TopkSum]]  # (rank, size, vector, k, regions=None, context=PLAIN)
     cost: CostFunction  # with k as the shape's nnz
 
 
 TOPK_ALGORITHMS: dict[str, TopkAlgorithm] = {
     "ok_topk": TopkAlgorithm(ok_topk.ok_topk, ok_topk.cost),
     "gtopk": TopkAlgorithm(gtopk.gtopk, gtopk.cost),
+    "spardl": TopkAlgorithm(spardl.spardl, spardl.cost),
 }
 
 DEFAULT_TOPK = "ok_topk"

@@ -173,7 +173,7 @@ def _simulate(
     )
     is_dense = takes_dense(configuration.algorithm, small_case, inputs[0])
     vectors = [vector.as_dense() for vector in inputs] if is_dense else inputs
-    scripts = [script(*configuration, small_case, rank, vector) for rank, vector in enumerate(vectors)]
+    scripts = [script(*configuration, small_case, rank, vector, small) for rank, vector in enumerate(vectors)]
     outcome = simulator.run(scripts, small)
     missing_s = predicted_seconds(*configuration, case, full) - predicted_seconds(
         *configuration, small_case, small

@@ -1,7 +1,8 @@
 """Which algorithm a call takes.
 
-``choose`` is the choice itself: the lowest predicted time for known figures and a known problem.  ``Chooser``
-is what "auto" remembers from call to call, so that ranks have to ask each other only in the first.
+``choose`` is the choice itself: the lowest predicted time for known figures and a known problem.
+``choose_topk`` is that among sums of the largest entries.  ``Chooser`` is what "auto" remembers from call to
+call, so that ranks have to ask each other only in the first.
 
 All ranks must choose alike, so a choice follows from facts that all ranks hold: what they agreed on in one
 tiny round, and the number of entries in the sums since then, which is the same everywhere.
@@ -10,19 +11,19 @@ tiny round, and the number of entries in the sums since then, which is the same 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsewire.algorithms import suited
+from sparsewire.algorithms import TOPK_ALGORITHMS, suited
 from sparsewire.algorithms.largest import largest
 from sparsewire.coding.values import Precision
 from sparsewire.cost import BLOCK, CostFigures, Shape
 from sparsewire.steps import Steps
 from sparsewire.vector import SparseVector, index_dtype
 
-__all__ = ["Choice", "Chooser", "Fullness", "Key", "choose", "fullness"]
+__all__ = ["Choice", "Chooser", "Fullness", "Key", "choose", "choose_topk", "fullness"]
 
 TIE = 1.05  # predicted times that differ by less count as equal: predictions are no better than that
 UNSEEN_CALLS = 16  # after so many sums in a row without a count of entries, the ranks agree anew
@@ -31,11 +32,13 @@ FORGOTTEN_CALLS = 1 << 10  # a key that so many calls have not used is forgotten
 SIGNIFICANT_BITS = 4  # of the counts that are chosen from: nearly equal shapes need no new prediction
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """An algorithm's name, and its options (``Algorithm.tune``) if it has any."""
 
     algorithm: str
     options: Any = None
+    shape: Shape | None = field(default=None, compare=False)  # the problem that it was chosen for
 
 
 @functools.lru_cache(maxsize=256)
@@ -50,7 +53,18 @@ def choose(figures: CostFigures, shape: Shape) -> Choice:
     equal = [name for name in able if seconds[name] <= TIE * min(seconds.values())]
     name = next((name for name in equal if able[name].dense), equal[0])
     tune = able[name].tune
-    return Choice(name, None if tune is None else tune(figures, shape))
+    return Choice(name, None if tune is None else tune(figures, shape), shape)
+
+
+@functools.lru_cache(maxsize=256)
+def choose_topk(figures: CostFigures, shape: Shape) -> str:
+    """The sum of the largest entries with the lowest predicted time; the shape's nnz is k.
+
+    Of several whose times are equal, the first of the table is taken.  All ranks choose alike without asking
+    each other, because all give the same k.
+    """
+    seconds = {name: row.cost(figures, shape).seconds for name, row in TOPK_ALGORITHMS.items()}
+    return next(name for name in seconds if seconds[name] <= TIE * min(seconds.values()))
 
 
 class Fullness(NamedTuple):

@@ -119,7 +119,8 @@ class Communicator:
         ``name=None``: calls with the same name are taken to be alike.  With "auto", later ones go by what was
         seen in earlier ones, and only the first asks all ranks.
 
-        ``nnz=None``: a promise that no rank has more entries; with it, "auto" does not have to ask.
+        ``nnz=None``: a promise that no rank has more entries; with it, "auto" does not have to ask, and any
+        algorithm knows whether direct messages or a tree gather pieces faster.  All ranks give the same.
 
         ``precision=None``: how values travel, if in fewer bits: "float16", "bfloat16", or "qsgd2", "qsgd4",
         "qsgd8" (``QSGD``), which is right on average.  Every rank's values are rounded once, and in some
@@ -149,7 +150,8 @@ class Communicator:
         Only a rank's own k largest take part.  All ranks' ``left`` together are what ``total`` is without:
         add them to what is summed next, and nothing is lost.  The options are:
 
-        ``algorithm="ok_topk"``: one of ``sparsewire.TOPK_ALGORITHMS``.
+        ``algorithm="ok_topk"``: one of ``sparsewire.TOPK_ALGORITHMS``, or "auto": the one of lowest predicted
+        time for this k, which is the same on every rank.
 
         ``regions=None``: what the last call returned, which spares a round; all ranks give the same.
 

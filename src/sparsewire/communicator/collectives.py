@@ -24,16 +24,17 @@ from sparsewire.algorithms import (
     TopkSum,
     aggregation,
     named,
-    patterns,
     tree,
 )
+from sparsewire.algorithms.bruck import gather
+from sparsewire.algorithms.bundles import Lists
 from sparsewire.algorithms.split_allgather import split_reduce
-from sparsewire.choosing.choose import Choice, Chooser, Key, fullness
+from sparsewire.choosing.choose import Choice, Chooser, Key, choose_topk, fullness
 from sparsewire.coding.call import Call
 from sparsewire.coding.rounding import EXACT, Feedback, PrecisionRounding
 from sparsewire.coding.values import Precision, precision_of
 from sparsewire.communicator.convert import Restore, from_any, into
-from sparsewire.cost import CostFigures
+from sparsewire.cost import CostFigures, Shape
 from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
 from sparsewire.expected import Expected
@@ -58,6 +59,8 @@ __all__ = [
 ]
 
 OPS = (*REDUCTIONS, "avg")
+# Of a vector to be gathered, only its rank knows the length.  Most are a few numbers or a short text.
+GATHERED_BYTES = 4096
 
 
 class AllreduceOptions(TypedDict, total=False):
@@ -165,9 +168,18 @@ def allreduce(group: Group, x: Any, options: AllreduceOptions) -> Plan:
         memory, restore = into(out, vector)
     in_rank_order = bool(options.get("in_rank_order"))
     key = Key(options.get("name"), vector.length, vector.dtype.itemsize, precision, in_rank_order)
-    context = Context(reduction, rounding or EXACT, group.servers, memory)
-    choice = None if algorithm == "auto" else Choice(algorithm, own_options)
+    figures = group.chooser.figures
+    context = Context(reduction, rounding or EXACT, group.servers, memory, figures=figures)
+    choice = None if algorithm == "auto" else Choice(algorithm, own_options, _promised_shape(group, key, nnz))
     return _Allreduce(group, group.chooser, vector, restore, op, key, nnz, context, rounding, choice)
+
+
+def _promised_shape(group: Group, key: Key, nnz: int | None) -> Shape | None:
+    """What all ranks know of a call whose algorithm is given."""
+    if nnz is None:
+        return None
+    price, entries = group.chooser.figures.index_price, min(int(nnz), key.length)
+    return Shape(group.size, key.length, entries, key.value_bytes, precision=key.precision, index_price=price)
 
 
 @dataclass(slots=True)
@@ -211,7 +223,7 @@ class _Allreduce:
 
     def _run(self, choice: Choice, given: SparseVector) -> Steps[SparseVector]:
         self.algorithm, self.nnz_in = choice.algorithm, given.nnz
-        context = self.context if choice.options is None else self.context._replace(options=choice.options)
+        context = self.context._replace(options=choice.options, shape=choice.shape)
         return ALGORITHMS[choice.algorithm].run(self.group.rank, self.group.size, given, context)
 
     def _agree_and_run(self) -> Steps[SparseVector]:
@@ -310,7 +322,7 @@ def allreduce_topk(group: Group, x: Any, k: int, options: TopkOptions) -> Plan:
     """See ``Communicator.allreduce_topk``."""
     vector, _ = from_any(x)
     algorithm, regions = options.get("algorithm", DEFAULT_TOPK), options.get("regions")
-    _check_choice("algorithm", algorithm, TOPK_ALGORITHMS)
+    _check_choice("algorithm", algorithm, ["auto", *TOPK_ALGORITHMS])
     if not isinstance(k, int | np.integer) or k < 1:
         raise InputError(f"k is {k!r}; it must be the number of entries of the result, at least 1")
     if regions is not None and (len(regions.cuts), regions.cuts[-1]) != (group.size + 1, vector.length):
@@ -318,10 +330,16 @@ def allreduce_topk(group: Group, x: Any, k: int, options: TopkOptions) -> Plan:
             f"the regions are {len(regions.cuts) - 1} of a vector of {regions.cuts[-1]:,}, and these are "
             f"{group.size} ranks and a vector of {vector.length:,}; give None to begin anew"
         )
+    figures = group.chooser.figures
+    if algorithm == "auto":
+        most, price = min(int(k), vector.length), figures.index_price
+        shape = Shape(group.size, vector.length, most, vector.dtype.itemsize, index_price=price)
+        algorithm = choose_topk(figures, shape)
     reused = zlib.crc32(str(regions).encode()) if regions else 0
     kind = f"{algorithm} k={k}"
     call = Call("allreduce_topk", kind, "sum", vector.dtype.name, vector.length, detail=reused)
-    script = TOPK_ALGORITHMS[algorithm].run(group.rank, group.size, vector, int(k), regions)
+    run, context = TOPK_ALGORITHMS[algorithm].run, Context(figures=figures)
+    script = run(group.rank, group.size, vector, int(k), regions, context)
 
     def outcome_of(result: TopkSum) -> Outcome:
         given = result._replace(total=result.total.own(), left=result.left.own())
@@ -338,8 +356,9 @@ def allgather(group: Group, x: Any) -> Plan:
     def outcome_of(everybody: list[SparseVector]) -> Outcome:
         return Outcome([restore(vector) for vector in everybody], sum(v.nnz for v in everybody))
 
-    whole = Expected(dtype=vector.dtype)  # of any length
-    script = patterns.allgather(group.rank, group.size, given, [whole] * group.size)
+    wholes = Lists([Expected(dtype=vector.dtype)] * group.size)  # of any length
+    figures = group.chooser.figures
+    script = gather(group.rank, group.size, given, wholes, figures, lambda parts: parts * GATHERED_BYTES)
     return _Simple(Call("allgather", dtype=vector.dtype.name), script, given, outcome_of)
 
 

@@ -36,6 +36,9 @@ __all__ = ["METHODS", "compress"]
 METHODS: dict[str, Method | None] = {
     "topk": Method(TopK, "auto"),
     "ok_topk": Method(TopK, "ok_topk"),
+    "gtopk": Method(TopK, "gtopk"),
+    "spardl": Method(TopK, "spardl"),
+    "auto": Method(TopK, "auto_topk"),
     "block_topk": Method(BlockTopK, "auto"),
     "exact": None,
     "dense": None,
@@ -66,6 +69,8 @@ def compress(
     - "topk": every rank's largest entries, a share of ``density`` of each group of parameters, are summed
       exactly, in rank order; the others wait in a residual (error feedback).
     - "ok_topk": of the sums, too, only the largest are kept: traffic does not grow with the number of ranks.
+    - "gtopk", "spardl": the same with fewer messages, for many ranks; they keep the largest less exactly.
+    - "auto": the one of these three with the lowest predicted time.
     - "block_topk": as "topk", with whole blocks of neighbouring values.
     - "exact": what is not zero, and nothing is lost: for embeddings and all that is sparse by nature.
     - "dense": everything.

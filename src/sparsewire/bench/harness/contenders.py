@@ -24,6 +24,7 @@ from sparsewire.bench.harness.clock import Contender, Moved
 from sparsewire.bench.harness.problem import Case, Values, make_input
 from sparsewire.coding.values import PRECISIONS, precision_of
 from sparsewire.communicator import Communicator
+from sparsewire.cost import CostFigures
 from sparsewire.drivers import local
 from sparsewire.drivers.protocols import Traffic
 from sparsewire.errors import InputError
@@ -214,7 +215,7 @@ class LocalAllreduce(Contender):
     def run(self) -> None:
         self._results, self._traffic = local.run(
             [
-                variants.script(self.name, self.precision, self._case, rank, vector)
+                variants.script(self.name, self.precision, self._case, rank, vector, CostFigures())
                 for rank, vector in enumerate(self._inputs)
             ]
         )

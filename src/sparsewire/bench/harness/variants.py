@@ -91,9 +91,12 @@ def as_given(dense: Values, case: Case) -> Values:
     return dense.reshape(-1, case.layout.block) if case.layout and case.layout.is_table else dense
 
 
-def script(name: str, precision: str, case: Case, rank: int, vector: SparseVector) -> Steps[SparseVector]:
+def script(
+    name: str, precision: str, case: Case, rank: int, vector: SparseVector, figures: CostFigures
+) -> Steps[SparseVector]:
     """A rank's script, for drivers that run all ranks in one process."""
-    context = Context(options=script_options(name, case))
+    shape = _shape(name, precision, case, figures)
+    context = Context(options=script_options(name, case), figures=figures, shape=shape)
     if precision in PRECISIONS and (rounds_to := precision_of(precision, vector.dtype, "sum")):
         context = context._replace(rounding=PrecisionRounding(rounds_to, rank, number=1))
     return ALGORITHMS[in_table(name)].run(rank, case.ranks, vector, context)
@@ -101,7 +104,12 @@ def script(name: str, precision: str, case: Case, rank: int, vector: SparseVecto
 
 def predicted_seconds(name: str, precision: str, case: Case, figures: CostFigures) -> float:
     """What the algorithm's cost function says."""
-    shape = Shape(
+    shape = _shape(name, precision, case, figures)
+    return ALGORITHMS[in_table(name)].cost(figures, shape).seconds
+
+
+def _shape(name: str, precision: str, case: Case, figures: CostFigures) -> Shape:
+    return Shape(
         case.ranks,
         case.length,
         case.length if is_dense(name) else case.nnz,  # dense algorithms are given dense vectors
@@ -110,4 +118,3 @@ def predicted_seconds(name: str, precision: str, case: Case, figures: CostFigure
         precision=PRECISIONS.get(precision),
         index_price=figures.index_price,
     )
-    return ALGORITHMS[in_table(name)].cost(figures, shape).seconds

@@ -38,8 +38,8 @@ class RankOrderSums(Exchange):
     def start(self, sent: Sent) -> Request:
         options: dict[str, Any] = {"name": sent.name, "in_rank_order": True}
         if sent.is_full:
-            vector = sent.content
-            options = {"algorithm": _fastest(self._comm, vector.length, vector.dtype, 1.0, self._precision)}
+            vector, length = sent.content, sent.content.length
+            options = {"algorithm": _fastest(self._comm, length, vector.dtype, length, self._precision)}
         return self._comm.iallreduce(sent.content, op=self._op, precision=self._precision, **options)
 
 
@@ -52,11 +52,12 @@ class SelectedSums(Exchange):
     def start(self, sent: Sent) -> Request:
         assert sent.state is not None
         sync, vector = self._sync, sent.content
-        algorithm: Any = sync.algorithm
-        if algorithm == "auto":
-            density, block = density_at(sync.density, sent.state.step), sync.compressor.block
-            algorithm = _fastest(sync.comm, vector.length, vector.dtype, density, sync.precision, block)
-        return sync.iexchange(vector, sent.state, algorithm)
+        if sync.algorithm != "auto":
+            return sync.iexchange(vector, sent.state)
+        density, block = density_at(sync.density, sent.state.step), sync.compressor.block
+        nnz = min(vector.length, block * count_of(-(-vector.length // block), density))
+        algorithm = _fastest(sync.comm, vector.length, vector.dtype, nnz, sync.precision, block)
+        return sync.iexchange(vector, sent.state, algorithm, nnz)
 
 
 class Gathering(Exchange):
@@ -73,15 +74,14 @@ def _fastest(
     comm: Communicator,
     length: int,
     dtype: np.dtype[Any],
-    density: float,
+    nnz: int,
     precision: str | Precision | None,
     block: int = 1,
 ) -> Any:
     """The algorithm of lowest predicted time, of those that add up in rank order, as ``allreduce`` takes it.
 
-    Entries come in whole blocks of ``block`` neighbours.
+    No rank has more than ``nnz`` entries, which come in whole blocks of ``block`` neighbours.
     """
-    nnz = min(length, block * count_of(-(-length // block), density))
     shape = Shape(
         comm.size,
         length,
