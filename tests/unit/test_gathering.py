@@ -34,3 +34,16 @@ def test_vectors_of_any_length_are_gathered(size):
 
     for everybody in run_program(program, size):
         assert [part.tolist() for part in everybody] == [[*range(3 * rank)] for rank in range(size)]
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "split_allgather"])
+def test_ranks_that_promise_different_numbers_are_told_so(algorithm):
+    """Some of them would gather along the tree, and the others by direct messages."""
+
+    def program(comm):
+        x = sw.SparseVector(LENGTH, [comm.rank], np.ones(1, np.float32))
+        with pytest.raises(sw.CallMismatchError, match=r"rank 0 called .*nnz=1\b.*nnz=2,000\b"):
+            comm.allreduce(x, algorithm=algorithm, nnz=1 if comm.rank == 0 else 2_000)
+        return comm.allreduce(x, algorithm=algorithm, nnz=1).nnz
+
+    assert run_program(program, SIZE) == [SIZE] * SIZE

@@ -56,7 +56,9 @@ class Call:
     op: str = "none"
     dtype: str = "none"
     length: int = 0
-    detail: int = 0  # what else ranks must agree on: a root, a block size, or a checksum of regions
+    detail: int = (
+        0  # what else ranks must agree on: a root, a block size, a promise, or a checksum of regions
+    )
     precision: str = "exact"
 
     def pack(self) -> bytes:
@@ -85,6 +87,7 @@ class Call:
             return f"something unknown ({data.hex()})"
 
     def __str__(self) -> str:
+        promise = "block" if self.algorithm == "omnireduce" else "nnz"
         facts = [
             f"length={self.length:,}" if self.dtype != "none" else "",
             f"dtype={self.dtype}" if self.dtype != "none" else "",
@@ -93,7 +96,7 @@ class Call:
             f"precision={self.precision}" if self.precision != "exact" else "",
             f"root={self.detail}" if self.operation in ("broadcast", "reduce") else "",
             f"regions={self.detail:08x}" if self.operation == "allreduce_topk" else "",
-            f"block={self.detail}" if self.operation == "allreduce" and self.detail else "",
+            f"{promise}={self.detail:,}" if self.operation == "allreduce" and self.detail else "",
         ]
         return f"{self.operation}({', '.join(filter(None, facts))})"
 

@@ -207,7 +207,8 @@ class _Allreduce:
 
     def begin(self, place: int) -> tuple[Steps[SparseVector], Call]:
         self.place = place
-        choice, detail = self.named or self.chooser.known(self.alike, place, self.promise), 0
+        choice = self.named or self.chooser.known(self.alike, place, self.promise)
+        detail = min(self.promise or 0, 2**32 - 1)  # decides how pieces are gathered, so ranks must agree
         if choice is None:
             script = self._agree_and_run()
         else:
