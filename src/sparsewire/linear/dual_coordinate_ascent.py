@@ -43,7 +43,7 @@ from sparsewire.linear.batches import Doubles, Rows
 from sparsewire.linear.duality_gap import WeighedRows, sums_over_ranks
 from sparsewire.linear.exchange import Exact, features_of_all
 from sparsewire.linear.intercepts import zero_of_increasing
-from sparsewire.linear.problem import Array, Coefficients, Problem
+from sparsewire.linear.problem import Array, Coefficients, Numbers, Problem
 from sparsewire.linear.training import Clock, Progress, over_ranks
 from sparsewire.vector import SparseVector, index_dtype
 
@@ -78,9 +78,10 @@ class DualCoordinateAscent:
         start: Coefficients | None = None,
     ) -> None:
         _check(problem)
-        self._problem, self._comm, self._seed, self._epochs = problem, comm, seed, 0
         self._rank, self._size = (comm.rank, comm.size) if comm else (0, 1)
-        self._exchange = Exact(comm, algorithm) if comm else None
+        self._comm = comm if self._size > 1 else None  # alone, there is nothing to sum
+        self._exchange = Exact(self._comm, algorithm) if self._comm else None
+        self._problem, self._seed, self._epochs = problem, seed, 0
         self._take_rows(_without_duplicates(problem))
         self._bound, self._drift = -np.inf, np.zeros(problem.outputs)
         self._sigma = np.full(problem.outputs, float(self._size))
@@ -111,6 +112,7 @@ class DualCoordinateAscent:
         if comm:  # other ranks may have features that this one has not
             self._own = np.searchsorted(self._features, batch.columns)
             self._positions = self._own.astype(np.uint32)[batch.positions]
+            self._indices = self._indices_of(np.append(self._own, len(self._features)))
         squares, weights = self._squared_norms(), problem.weights_of(problem.numbers())
         total, mean_square = over_ranks(comm, [float(weights.sum()), float(weights @ squares)])
         if not total > 0:
@@ -121,6 +123,17 @@ class DualCoordinateAscent:
         self._bias = (BIAS * mean_square / total or problem.l2) if problem.fit_intercept else 0.0
         targets = problem.targets_of(problem.numbers())
         self._weighed = WeighedRows(problem, comm, targets, shares[:, None], np.sqrt(squares)[:, None])
+
+    @property
+    def _length(self) -> int:
+        """The length of a change, which has the weights first and then the intercepts."""
+        return (len(self._features) + 1) * self._problem.outputs
+
+    def _indices_of(self, places: Numbers) -> Array:
+        """The indices, in a change, of all outputs of the features at these places."""
+        outputs = self._problem.outputs
+        indices: Array = places[:, None] * outputs + np.arange(outputs)
+        return indices.reshape(-1).astype(index_dtype(self._length))
 
     def _squared_norms(self) -> Doubles:
         """The squared norm of each row: the product of the row and itself."""
@@ -190,7 +203,7 @@ class DualCoordinateAscent:
 
         ``move`` is that of the intercepts.
         """
-        own = np.vstack([(weights - self._weights)[self._own], move]) / self._sigma
+        own = np.vstack([weights[self._own] - self._weights[self._own], move]) / self._sigma
         own = own.astype(self._problem.dtype)
         with clock.communicating():
             total = self._exchanged(own, clock)
@@ -208,16 +221,14 @@ class DualCoordinateAscent:
     def _exchanged(self, own: Array, clock: Clock) -> Array:
         """The sum of changes over all ranks, by feature and output, with the intercepts last."""
         assert self._exchange is not None
-        outputs, length = self._problem.outputs, (len(self._features) + 1) * self._problem.outputs
-        kept = np.flatnonzero(own)
-        places = np.append(self._own, len(self._features))
-        indices = places[kept // outputs] * outputs + kept % outputs
-        change = SparseVector.piece(
-            length, 0, length, indices.astype(index_dtype(length)), own.reshape(-1)[kept]
-        )
+        indices, values = self._indices, own.reshape(-1)
+        if np.count_nonzero(values) < len(values):
+            kept = np.flatnonzero(values)
+            indices, values = indices[kept], values[kept]
+        change = SparseVector.piece(self._length, 0, self._length, indices, values)
         total, bytes_sent = self._exchange(change)
         clock.bytes_sent += bytes_sent
-        return total.to_dense().reshape(-1, outputs)
+        return total.to_dense().reshape(-1, self._problem.outputs)
 
     def _squared_length(self, change: Array) -> Doubles:
         """By output, of weights and intercepts together, which are weights of a column of its own length."""
