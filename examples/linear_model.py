@@ -8,10 +8,10 @@ from sparsewire.linear import LogisticRegression, url_like
 
 with sw.init() as comm:
     rows, labels = url_like(10_000, features=200_000, nonzeros=50, part=(comm.rank, comm.size))
-    model = LogisticRegression(comm=comm, batch_size=100, max_iter=5, tol=None, random_state=0)
+    model = LogisticRegression(comm=comm, tol=0.01, random_state=0)
     for epoch, progress in enumerate(model.iter_fit(rows, labels), start=1):
         if comm.rank == 0:
             sent = progress.bytes_sent / 1e6
-            print(f"pass {epoch}: loss {progress.loss:.4f}, {sent:.1f} MB sent by a rank")
+            print(f"pass {epoch}: loss {progress.loss:.4f}, gap {progress.gap:.2%}, {sent:.1f} MB sent")
     if comm.rank == 0:
         print(f"{model.score(rows, labels):.1%} of this rank's rows have the right class")

@@ -1,4 +1,9 @@
 // rows.cpp: rows of a sparse matrix.
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "../dual_ascent.h"
 #include "../rows.h"
 #include "arrays.h"
 
@@ -8,8 +13,8 @@ namespace {
 using Numbers = InOf<std::int64_t>;
 using Positions = InOf<std::uint32_t>;
 
-// The chosen rows of a matrix with n entries.  The chosen rows have `entries` entries in all.
-sw::RowStarts require_rows(const Numbers& starts, const Numbers& rows, std::size_t n, std::size_t entries) {
+// How many entries the chosen rows have, all within a matrix of n entries.
+std::size_t require_entries(const Numbers& starts, const Numbers& rows, std::size_t n) {
   std::size_t found = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::int64_t row = rows.data()[i];
@@ -18,7 +23,12 @@ sw::RowStarts require_rows(const Numbers& starts, const Numbers& rows, std::size
     require(0 <= first && first <= last && static_cast<std::uint64_t>(last) <= n, "a row begins or ends nowhere");
     found += static_cast<std::size_t>(last - first);
   }
-  require(found == entries, "the rows have another number of entries");
+  return found;
+}
+
+// The chosen rows of a matrix with n entries.  The chosen rows have `entries` entries in all.
+sw::RowStarts require_rows(const Numbers& starts, const Numbers& rows, std::size_t n, std::size_t entries) {
+  require(require_entries(starts, rows, n) == entries, "the rows have another number of entries");
   return {starts.data(), rows.data(), rows.size()};
 }
 
@@ -62,9 +72,41 @@ void row_sums(Numbers starts, In values, Numbers rows, Positions positions, InOf
   });
 }
 
+sw::DualLoss dual_loss(const std::string& name) {
+  if (name == "logistic") return sw::DualLoss::logistic;
+  if (name == "hinge") return sw::DualLoss::hinge;
+  if (name == "squared_hinge") return sw::DualLoss::squared_hinge;
+  require(name == "squared", "dual_ascent: unknown loss");
+  return sw::DualLoss::squared;
+}
+
+void dual_ascent(Numbers starts, In values, Numbers rows, Positions positions, const std::string& loss,
+                 InOf<double> shares, InOf<double> squares, InOf<double> targets, InOf<double> sigma, double bias,
+                 OutOf<double> variables, OutOf<double> weights, OutOf<double> intercepts, OutOf<double> margins) {
+  require_entries(starts, rows, values.size());
+  const sw::RowStarts chosen{starts.data(), rows.data(), rows.size()};
+  const std::size_t count = starts.size() == 0 ? 0 : starts.size() - 1, outputs = sigma.size();
+  require(positions.size() == values.size(), "dual_ascent: a position per entry");
+  require(shares.size() == count && squares.size() == count, "dual_ascent: a share and a square per row");
+  require(targets.size() == count * outputs && variables.size() == count * outputs,
+          "dual_ascent: a target and a variable per row and output");
+  require(outputs >= 1 && intercepts.size() == outputs && margins.size() >= outputs,
+          "dual_ascent: an intercept per output");
+  const sw::DualLoss kind = dual_loss(loss);
+  const sw::DualRows of_rows{shares.data(), squares.data(), targets.data(), sigma.data(), bias, outputs};
+  const sw::DualState state{variables.data(), weights.data(), intercepts.data()};
+  with_matrix_type(values.dtype(), [&](auto value) {
+    using V = decltype(value);
+    require(sw::all_below(positions.data(), positions.size(), weights.size() / outputs),
+            "dual_ascent: too few weights");
+    sw::dual_ascent(chosen, values.as<V>(), positions.data(), kind, of_rows, state, margins.data());
+  });
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m) {
+  m.def("dual_ascent", &dual_ascent);
   m.def("row_columns", &row_columns);
   m.def("row_products", &row_products);
   m.def("row_sums", &row_sums);

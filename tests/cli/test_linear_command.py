@@ -76,7 +76,7 @@ def fit(tmp_path_factory):
     (folder / "train.svm").write_text("".join(lines(80)))
     (folder / "test.svm").write_text("".join(lines(30)) + "1 2:1 7:1 1000:3\n-1 1:1\n")
     words = ["linear", "fit", folder / "train.svm", "--test", folder / "test.svm", "-n", 2, "--epochs", 4]
-    words += ["--batch", 5, "--average", "--one-based", "--model", folder / "m.npz"]
+    words += ["--solver", "sgd", "--batch", 5, "--average", "--one-based", "--model", folder / "m.npz"]
     words += ["--json", folder / "m.json"]
     command = [*COMMAND, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -112,8 +112,8 @@ def test_fit_has_a_line_for_every_pass_and_notes_what_the_model_cannot_know(fit)
 def test_fit_writes_passes_and_the_command_as_json(fit):
     folder, _ = fit
     saved = json.loads((folder / "m.json").read_text())
-    words = "sparsewire linear fit train.svm --test test.svm --epochs 4 -n 2 --model m.npz --batch 5 "
-    assert saved["command"] == words + "--average --one-based"
+    words = "sparsewire linear fit train.svm --test test.svm --solver sgd --epochs 4 -n 2 --model m.npz "
+    assert saved["command"] == words + "--batch 5 --average --one-based"
     assert [row["epoch"] for row in saved["rows"]] == [1, 2, 3, 4]
     losses = [row["loss"] for row in saved["rows"]]
     assert losses == sorted(losses, reverse=True) == load_model(folder / "m.npz").loss_curve_
@@ -125,8 +125,32 @@ def test_fit_writes_passes_and_the_command_as_json(fit):
     assert (saved["score"], saved["training_score"]) == ("accuracy", 1.0)
 
 
+def test_the_default_ends_near_the_optimum_and_says_so(write):
+    plan = plan_of(write(lines(80)), parameters={"max_iter": 50, "tol": None, "random_state": 0})
+    plan = linear_fit.with_tolerance(plan)
+    codes, events = run_ranks(plan)
+    assert codes == [0, 0]
+    fitted = linear_fit.Fitted("accuracy")
+    for event in events:
+        fitted.add(event)
+    assert fitted.passes[-1].gap <= 0.001 < fitted.passes[-2].gap
+    console = Console(file=io.StringIO(), width=200)
+    linear_fit.print_fit(console, plan, fitted)
+    [loss] = [line for line in console.file.getvalue().splitlines() if line.startswith("loss")]
+    assert loss.rstrip().endswith("% of the optimum)")
+
+
+def test_only_a_solver_with_a_certificate_gets_a_tolerance(write):
+    for parameters in ({"solver": "sgd"}, {"penalty": "l1"}, {"precision": "float16"}):
+        plan = plan_of("train.svm", parameters={"tol": None, **parameters})
+        assert linear_fit.with_tolerance(plan) == plan
+    given = plan_of("train.svm", parameters={"tol": 0.5})
+    assert linear_fit.with_tolerance(given) == given
+
+
 def test_ctrl_c_leaves_the_model_of_the_last_complete_pass(write, tmp_path):
     words = ["linear", "fit", write(lines(40)), "-n", "2", "--epochs", "1000000", "--model", "m.npz"]
+    words += ["--solver", "sgd"]  # which does not end by itself
     with started([*COMMAND, *words], stdout=subprocess.DEVNULL, cwd=tmp_path) as launcher:
         assert next_line(launcher, "stderr").startswith("linear fit: pass 1 of 1000000: loss ")
         launcher.send_signal(signal.SIGINT)
@@ -206,7 +230,7 @@ def test_a_model_that_cannot_be_written_is_said_by_all(write, tmp_path):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow before the error
 def test_steps_that_are_too_long_leave_the_model_before(write, tmp_path):
     model = tmp_path / "m.npz"
-    parameters = {"max_iter": 1000, "tol": None, "eta0": 1e3}
+    parameters = {"solver": "sgd", "max_iter": 1000, "tol": None, "eta0": 1e3}
     train = write(["1 1:9\n", "5 2:9\n", "2 1:1 2:9\n"])
     reason = refusal(plan_of(train, loss="squared", parameters=parameters, model=str(model)))
     assert "smaller eta0" in reason
@@ -301,7 +325,7 @@ def test_rows_are_cut_or_padded_to_what_the_model_knows(write, features):
         ("--solver lbfgs", "unknown solver 'lbfgs'"),
         ("--penalty l3", "unknown penalty 'l3'"),
         ("--loss hinge --solver cd", "squared_hinge"),
-        ("--penalty l1 --momentum 0.9", "momentum (0.9) does not go with an L1 penalty"),
+        ("--solver sgd --penalty l1 --momentum 0.9", "momentum (0.9) does not go with an L1 penalty"),
         ("--learning-rate fast", "unknown learning_rate 'fast'"),
         ("--batch 0", "batch_size"),
         ("--class-weight heavy", "'heavy'"),

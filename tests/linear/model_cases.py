@@ -9,7 +9,7 @@ from sparsewire.linear import LinearSVC, LogisticRegression, Ridge
 ROWS, FEATURES = 120, 10
 MODELS = {"logistic": LogisticRegression, "svm": LinearSVC, "ridge": Ridge}
 each_model = pytest.mark.parametrize("kind", MODELS)
-STEADY = {"eta0": 0.1, "shuffle": False, "tol": None, "batch_size": 16}
+STEADY = {"solver": "sgd", "eta0": 0.1, "shuffle": False, "tol": None, "batch_size": 16}
 
 
 def rows(dtype=np.float64):

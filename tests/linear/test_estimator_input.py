@@ -136,17 +136,24 @@ def test_parameters_that_make_no_sense_are_refused_by_name_and_value(name, value
 def test_what_does_not_go_together_is_refused():
     for options in ({"momentum": 0.9, "penalty": "l1"}, {"average": True, "momentum": 0.9}):
         with pytest.raises(InputError, match="momentum"):
-            LogisticRegression(**options).fit(rows(), labels())
+            LogisticRegression(solver="sgd", **options).fit(rows(), labels())
     with pytest.raises(InputError, match="unknown loss 'logistic'; known are squared_hinge, hinge"):
         LinearSVC(loss="logistic").fit(rows(), labels())
     with pytest.raises(InputError, match="coordinate descent needs a loss of bounded curvature"):
         LinearSVC(loss="hinge", solver="cd").fit(rows(), labels())
+    for lossy in ({"method": "topk"}, {"precision": "float16"}):
+        [(name, value)] = lossy.items()
+        with pytest.raises(InputError, match=f"{name} is '{value}'.*take solver 'sgd'"):
+            LogisticRegression(solver="sdca", **lossy).fit(rows(), labels())
+    for penalty in ({"penalty": "l1"}, {"penalty": None}, {"alpha": 0}):
+        with pytest.raises(InputError, match='take penalty="l2" with a positive alpha, or solver="cd"'):
+            LogisticRegression(solver="sdca", **penalty).fit(rows(), labels())
 
 
 @pytest.mark.parametrize("kind", ["svm", "ridge"])  # the slope of the logistic loss is bounded
 def test_steps_that_are_too_long_are_an_error_and_not_a_model(kind):
     with pytest.raises(InputError, match="eta0"):
-        MODELS[kind](eta0=1e3, alpha=0, max_iter=2000, tol=None).fit(rows(), targets(kind))
+        MODELS[kind](solver="sgd", eta0=1e3, alpha=0, max_iter=2000, tol=None).fit(rows(), targets(kind))
 
 
 def test_there_is_no_prediction_before_fit():

@@ -30,7 +30,7 @@ def part(comm):
     return slice(comm.rank, None, comm.size)
 
 
-@pytest.mark.parametrize("solver", ["sgd", "cd"])
+@pytest.mark.parametrize("solver", ["sdca", "sgd", "cd"])
 @each_model
 def test_ranks_learn_what_one_process_learns_from_all_rows(kind, solver):
     options = {"solver": solver, "alpha": 0.2, "tol": 1e-9, "max_iter": 5000}
@@ -66,11 +66,15 @@ def test_a_rank_need_not_have_every_class_nor_any_row(kind):
 
 
 def test_class_weights_count_the_rows_of_all_ranks():
-    alone = LogisticRegression(class_weight="balanced", max_iter=3, eta0=0.5, tol=None).fit(rows(), labels())
+    alone = LogisticRegression(class_weight="balanced", solver="sgd", max_iter=3, eta0=0.5, tol=None).fit(
+        rows(), labels()
+    )
 
     def program(comm):
         own = np.arange(ROWS) < 30 if comm.rank else np.arange(ROWS) >= 30
-        model = LogisticRegression(class_weight="balanced", max_iter=3, eta0=0.5, tol=None, comm=comm)
+        model = LogisticRegression(
+            class_weight="balanced", solver="sgd", max_iter=3, eta0=0.5, tol=None, comm=comm
+        )
         return model.fit(rows()[own], labels()[own])
 
     for model in run_program(program, 2):
@@ -78,11 +82,11 @@ def test_class_weights_count_the_rows_of_all_ranks():
 
 
 def test_the_rows_of_a_rank_may_all_have_no_weight():
-    alone = LogisticRegression(max_iter=3, eta0=0.5, tol=None).fit(rows()[:60], labels()[:60])
+    alone = LogisticRegression(solver="sgd", max_iter=3, eta0=0.5, tol=None).fit(rows()[:60], labels()[:60])
 
     def program(comm):
         own = slice(60 * comm.rank, 60 * comm.rank + 60)
-        model = LogisticRegression(max_iter=3, eta0=0.5, tol=None, comm=comm)
+        model = LogisticRegression(solver="sgd", max_iter=3, eta0=0.5, tol=None, comm=comm)
         return model.fit(rows()[own], labels()[own], np.full(60, 1.0 - comm.rank))
 
     for model in run_program(program, 2):
@@ -200,7 +204,7 @@ BAD_ON_A_RANK = {
         "rows of class 2; the classes are",
     ),
     "steps that are too long": (
-        lambda comm: Ridge(comm=comm, eta0=1e3, alpha=0, max_iter=2000, tol=None).fit(
+        lambda comm: Ridge(comm=comm, solver="sgd", eta0=1e3, alpha=0, max_iter=2000, tol=None).fit(
             rows(), targets("ridge")
         ),
         "eta0",

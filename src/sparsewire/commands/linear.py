@@ -24,7 +24,10 @@ class FitOptions(Options):
     train: LibsvmFile
     test: Path | None = option(None, "A file to score the model on after every pass.")
     loss: str = option("logistic", "logistic, squared_hinge or hinge for classes; squared for values.")
-    solver: str = option("sgd", "sgd: mini-batches of rows. cd: random blocks of features.")
+    solver: str = option(
+        "auto",
+        "sdca: a row at a time, in the dual. sgd: mini-batches of rows. cd: random blocks of features.",
+    )
     epochs: int = option(10, "Passes over the data, at most.", min=1)
     ranks: Ranks = 4
     driver: Driver = "tcp"
@@ -45,13 +48,17 @@ class FitOptions(Options):
     momentum: float = option(0.0, "Of steps (sgd).")
     average: bool = option(False, "The model is the mean over all steps (sgd).")
     block: int = option(100, "Features of a rank and step (cd).")
-    algorithm: str = option("auto", "Of the sum of gradients (sgd).")
+    algorithm: str = option("auto", "Of the sum of gradients (sgd) or changes (sdca).")
     precision: str | None = option(
         None, "Of gradients on the wire: float16, bfloat16, qsgd2, qsgd4 or qsgd8."
     )
     method: str = option("exact", "exact, or what selects the largest entries of gradients: topk, ...")
     density: float = option(0.01, "Share of the gradient that is sent, unless it is exact.")
-    tol: float | None = option(None, "Stop when five passes have not gained this much; default: never.")
+    tol: float | None = option(
+        None,
+        "sdca: stop when the loss is within this share of the optimum (default: 0.001). "
+        "Others: stop when five passes have not gained this much (default: never).",
+    )
     early_stopping: bool = option(False, "Stop by the loss of a tenth of the rows, held out.")
     features: int | None = option(None, "Number of features; default: the largest index.", min=1)
     zero_based: bool | None = option(

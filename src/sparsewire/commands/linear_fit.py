@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,12 +25,15 @@ from sparsewire.launch.job import run_job
 from sparsewire.linear.fit_rank import FitPlan, Pass
 from sparsewire.linear.losses import SQUARED
 from sparsewire.linear.model_file import make_model, model_facts
+from sparsewire.linear.parameters import SDCA
 from sparsewire.linear.scoring import score_name
+from sparsewire.linear.training import within_the_optimum
 
 # Shows the events of ``linear.fit_rank`` to the user.
 Show: TypeAlias = Callable[[dict[str, Any]], None]
 
 DTYPES = ("float32", "float64")
+GAP = 0.001  # where training ends, if the user does not say and the solver knows its gap
 
 
 class FitError(SparsewireError):
@@ -60,6 +63,7 @@ def run_fit(plan: FitPlan, ranks: int, driver: str, network: str | None) -> Fitt
     """Train with so many ranks; however it ends, the model of the last complete pass is in its file."""
     rate = parse_rate(network) if network else None
     fitted = Fitted(_checked(plan))
+    plan = with_tolerance(plan)
     with _reporting_the_model(plan.model), _shown(plan.parameters["max_iter"], fitted.score_name) as show:
 
         def on_event(event: dict[str, Any]) -> None:
@@ -90,6 +94,14 @@ def _checked(plan: FitPlan) -> str:
         model = make_model(plan.loss, comm=alone, **plan.parameters)
         next(model.iter_fit(np.eye(2, dtype=plan.dtype), np.arange(2)))
     return score_name(model)
+
+
+def with_tolerance(plan: FitPlan) -> FitPlan:
+    """The plan, with a ``tol`` if the user gave none and the solver has a certificate."""
+    model = make_model(plan.loss, **plan.parameters)
+    if model.tol is not None or model.solver_name() != SDCA:
+        return plan
+    return replace(plan, parameters=plan.parameters | {"tol": GAP})
 
 
 @contextmanager
@@ -158,7 +170,7 @@ def _print(text: str) -> None:
 
 
 def _figures(record: Pass, score: str) -> Sequence[str]:
-    figures = [f"loss {record.loss:.6g}"]
+    figures = [f"loss {_loss(record)}"]
     if record.held_out_loss is not None:
         figures.append(f"held out {record.held_out_loss:.6g}")
     if record.test_score is not None:
@@ -170,6 +182,10 @@ def _figures(record: Pass, score: str) -> Sequence[str]:
         f"{format_seconds(record.communicating)} communicating",
         f"{format_bytes(record.bytes_sent)} sent",
     ]
+
+
+def _loss(record: Pass) -> str:
+    return f"{record.loss:.6g}" + ("" if record.gap is None else f" ({within_the_optimum(record.gap)})")
 
 
 def print_fit(console: Console, plan: FitPlan, fitted: Fitted) -> None:
@@ -185,7 +201,7 @@ def _summary(plan: FitPlan, fitted: Fitted) -> dict[str, str]:
     lines = {
         "data": f"{data['rows']:,} rows, {data['features']:,} features, {data['entries']:,} non-zeros",
         "passes": f"{len(fitted.passes)}",
-        "loss": f"{last.loss:.6g}",
+        "loss": _loss(last),
         f"training {fitted.score_name}": format_number(fitted.training_score, ".4f"),
     }
     if plan.test:

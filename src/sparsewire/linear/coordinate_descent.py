@@ -39,9 +39,9 @@ import numpy as np
 from sparsewire.communicator import Communicator
 from sparsewire.errors import InputError
 from sparsewire.linear.batches import Doubles, Rows
+from sparsewire.linear.exchange import features_of_all
 from sparsewire.linear.problem import Array, Coefficients, Numbers, Problem
 from sparsewire.linear.training import Clock, Progress, over_ranks
-from sparsewire.vector import SparseVector, index_dtype
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
@@ -74,7 +74,8 @@ class CoordinateDescent:
         self._problem, self._comm = problem, comm
         coef, intercept = start or problem.zeros()
         columns = _by_column(problem)
-        self._features = np.union1d(_occurring(columns, comm), np.flatnonzero(coef.any(axis=1)))
+        occurring = features_of_all(np.flatnonzero(np.diff(columns.indptr)), problem.features, comm)
+        self._features = np.union1d(occurring, np.flatnonzero(coef.any(axis=1)))
         columns = _only(columns, self._features)
         self._coef, self._intercept = coef[self._features].astype(np.float64), intercept.astype(np.float64)
         self._plan(block, seed, columns)
@@ -222,19 +223,6 @@ def _by_column(problem: Problem) -> csc_array:
     columns = rows.tocsc()
     columns.sum_duplicates()  # the square of a sum is not the sum of squares, of which bounds are made
     return columns
-
-
-def _occurring(columns: csc_array, comm: Communicator | None) -> Numbers:
-    """The features that occur on some rank, increasing."""
-    own, length = np.flatnonzero(np.diff(columns.indptr)), columns.shape[1]
-    if comm is None:
-        return own
-    marks = SparseVector.piece(
-        length, 0, length, own.astype(index_dtype(length)), np.ones(len(own), np.int32)
-    )
-    marked = comm.allreduce(marks, op="max").as_sparse()
-    features: Numbers = marked.indices.astype(np.int64)
-    return features
 
 
 def _only(columns: csc_array, features: Numbers) -> csc_array:

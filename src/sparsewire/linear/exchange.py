@@ -1,18 +1,21 @@
-"""How the gradients of all ranks are summed: exactly, or only their largest entries."""
+"""How the vectors of all ranks are summed: exactly, or only their largest entries; and their features."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+import numpy as np
 
 from sparsewire.algorithms import OmniReduce
 from sparsewire.coding.values import Precision
 from sparsewire.communicator import Communicator
 from sparsewire.compress import BlockTopK, Density, TopK
 from sparsewire.errors import InputError
+from sparsewire.linear.problem import Array, Numbers
 from sparsewire.sync import METHODS, Method, Sync, SyncState
-from sparsewire.vector import SparseVector
+from sparsewire.vector import SparseVector, index_dtype
 
-__all__ = ["EXACT", "LOSSY", "Exact", "Exchange", "Lossy"]
+__all__ = ["EXACT", "LOSSY", "Exact", "Exchange", "Lossy", "features_of_all"]
 
 EXACT = "exact"
 LOSSY = {"topk": Method(TopK, "auto"), "block_topk": Method(BlockTopK, "auto"), **METHODS}
@@ -73,3 +76,15 @@ class Lossy:
 def _bytes_sent(comm: Communicator) -> int:
     """The bytes that this rank sent in the last call."""
     return comm.last.bytes_sent if comm.last else 0
+
+
+def features_of_all(own: Array, length: int, comm: Communicator | None) -> Numbers:
+    """The features that occur on some rank, increasing; ``own`` are this rank's, of ``length`` in all."""
+    if comm is None:
+        return own.astype(np.int64)
+    marks = SparseVector.piece(
+        length, 0, length, own.astype(index_dtype(length)), np.ones(len(own), np.int32)
+    )
+    marked = comm.allreduce(marks, op="max").as_sparse()
+    features: Numbers = marked.indices.astype(np.int64)
+    return features

@@ -78,6 +78,7 @@ class Pass:
     computing: float
     communicating: float
     bytes_sent: int
+    gap: float | None = None  # None: the solver has no certificate
 
 
 def main() -> None:
@@ -155,6 +156,7 @@ def _make_pass(comm: Communicator, epoch: int, progress: Progress, test_score: f
         computing,
         communicating,
         int(bytes_sent),
+        progress.gap,
     )
 
 

@@ -23,13 +23,22 @@ from sparsewire.communicator import Communicator
 from sparsewire.communicator.agreement import check_alike, gather, refused_by_all
 from sparsewire.errors import InputError
 from sparsewire.linear.coordinate_descent import CoordinateDescent
+from sparsewire.linear.dual_coordinate_ascent import DualCoordinateAscent
 from sparsewire.linear.exchange import EXACT, Exact, Exchange, Lossy
 from sparsewire.linear.losses import SQUARED, Loss
-from sparsewire.linear.parameters import check_parameters
+from sparsewire.linear.parameters import AUTO, CD, MINI_BATCH, SDCA, check_parameters, choose_solver
 from sparsewire.linear.problem import Array, Coefficients, Problem
 from sparsewire.linear.schedule import Schedule
 from sparsewire.linear.sgd import SGD, Options
-from sparsewire.linear.training import Progress, Solver, Stopping, mean_loss, over_ranks, train
+from sparsewire.linear.training import (
+    Progress,
+    Solver,
+    Stopping,
+    mean_loss,
+    over_ranks,
+    train,
+    within_the_optimum,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +50,7 @@ __all__ = ["LinearModel"]
 class LinearModel(BaseEstimator):  # type: ignore[misc]
     """The base of the estimators; docs/linear.md describes the parameters."""
 
-    solver: str = "sgd"
+    solver: str = AUTO
     penalty: str | None = "l2"
     alpha: float = 1e-4
     l1_ratio: float = 0.15
@@ -69,16 +78,22 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     density: float = 0.01
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Learn from these rows, pass by pass, until the loss no longer falls."""
+        """Learn from these rows, pass by pass, until the optimum is near or the loss no longer falls."""
         for _ in self.iter_fit(X, y, sample_weight):
             pass
-        if self.tol is not None and self.n_iter_ == self.max_iter > self.n_iter_no_change:
-            warnings.warn(
-                f"the loss still fell after {self.max_iter} passes: raise max_iter or tol",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+        if (reached := self._unfinished()) is not None:
+            warnings.warn(f"{reached}: raise max_iter or tol", ConvergenceWarning, stacklevel=2)
         return self
+
+    def _unfinished(self) -> str | None:
+        """Where training stood when it ran out of passes; None if it ended by itself."""
+        if self.tol is None or self.n_iter_ < self.max_iter:
+            return None
+        if self.gap_ is not None and not self.early_stopping:
+            reached = f"after {self.max_iter} passes the loss is {within_the_optimum(self.gap_)}"
+            return f"{reached}, and tol is {self.tol:g}" if self.gap_ > self.tol else None
+        is_cut_off = self.max_iter > self.n_iter_no_change
+        return f"the loss still fell after {self.max_iter} passes" if is_cut_off else None
 
     def iter_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Iterator[Progress]:  # noqa: N803
         """Do what ``fit`` does, and yield the progress of each pass, after which the model can be used.
@@ -97,13 +112,17 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
                 raise InputError(
                     f"a validation_fraction of {self.validation_fraction} leaves no rows to learn from"
                 )
-        solver = self._solver(problem, seed, before)
+        solver = self._solver(problem, seed, before, self.solver_name())
         stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change)
         self.loss_curve_: list[float] = []
         held_out = partial(self._held_out_loss, validation, solver) if validation is not None else None
         for progress in train(solver, stopping, held_out):
             self._set_result(solver, progress)
             yield progress
+
+    def solver_name(self) -> str:
+        """The solver that ``fit`` uses, which is not "auto"."""
+        return choose_solver(self, self._loss())
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:  # noqa: N803
         is_first = not hasattr(self, "coef_")
@@ -118,7 +137,8 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
             sgd.set_problem(problem, self.comm, self._exchange())
             solver = sgd
         else:
-            solver = self._solver(problem, seed, before)
+            # The variables of dual coordinate ascent belong to rows, and the next call has others.
+            solver = self._solver(problem, seed, before, CD if self.solver == CD else MINI_BATCH)
         if is_first:
             self.loss_curve_ = []
         self._set_result(solver, next(train(solver, Stopping(1, None, 1))))
@@ -132,14 +152,17 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         self.coef_, self.intercept_ = self._as_public(coef, intercept)
         self.loss_curve_.append(progress.loss)
         self.n_iter_ = len(self.loss_curve_)
+        self.gap_ = progress.gap
 
-    def _solver(self, problem: Problem, seed: int, start: Coefficients | None) -> Solver:
+    def _solver(self, problem: Problem, seed: int, start: Coefficients | None, name: str) -> Solver:
         if start is not None and start[0].shape != (problem.features, problem.outputs):
             start = None
         if start is not None:
             coef, intercept = start
             start = coef.astype(problem.dtype, copy=False), intercept.astype(problem.dtype, copy=False)
-        if self.solver == "cd":
+        if name == SDCA:
+            return DualCoordinateAscent(problem, self.comm, algorithm=self.algorithm, seed=seed, start=start)
+        if name == CD:
             return CoordinateDescent(problem, self.comm, block=self.block_size, seed=seed, start=start)
         # The old exchange may hold parts of gradients of another model.
         self._last_exchange: tuple[Communicator, Exchange] | None = None

@@ -6,6 +6,7 @@ coef                          the array of the estimator, if at least half of it
 coef_places, coef_values      its numbers other than zero, and their places in the transpose of coef
 intercept, classes            the arrays of the estimator; a regression has no classes
 features, epochs, loss_curve  numbers of features and passes, and the loss after each pass
+gap                           that of the estimator, if the solver has a certificate
 facts                         what else the caller wants to keep, as JSON
 sparsewire                    the version that wrote the file
 """
@@ -83,6 +84,7 @@ def save_model(path: str | os.PathLike[str], model: LinearModel, **facts: Any) -
         "facts": json.dumps(facts),
         "sparsewire": importlib.metadata.version("sparsewire"),
         **_coef_arrays(model.coef_),
+        **({} if model.gap_ is None else {"gap": model.gap_}),
         **({} if isinstance(model, Ridge) else {"classes": _classes(model)}),
     }
     with replaced_file(path, "wb") as file:
@@ -97,6 +99,7 @@ def load_model(path: str | os.PathLike[str]) -> LinearModel:
         model = make_model(str(file["loss"]), **_given(json.loads(str(file["parameters"]))))
         model.n_features_in_, model.n_iter_ = int(file["features"]), int(file["epochs"])
         model.loss_curve_ = file["loss_curve"].tolist()
+        model.gap_ = float(file["gap"]) if "gap" in file else None
         model.intercept_ = file["intercept"][()]
         shape: tuple[int, ...] = (model.n_features_in_,)
         if not isinstance(model, Ridge):

@@ -12,9 +12,13 @@ from sparsewire.algorithms import ALGORITHMS
 from sparsewire.coding.values import precision_of
 from sparsewire.errors import InputError
 from sparsewire.linear.exchange import EXACT, LOSSY
+from sparsewire.linear.losses import Loss
 from sparsewire.linear.schedule import SCHEDULES
 
-__all__ = ["check_parameters"]
+__all__ = ["AUTO", "CD", "MINI_BATCH", "SDCA", "check_parameters", "choose_solver"]
+
+# Solvers.
+AUTO, SDCA, MINI_BATCH, CD = "auto", "sdca", "sgd", "cd"
 
 Rule: TypeAlias = tuple[type, Callable[[Any], bool], str]  # the type, a condition, and both in words
 
@@ -37,7 +41,7 @@ OPTIONAL_NUMBERS: dict[str, Rule] = {
 }
 # Other parameters are checked where they are used.
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "solver": ("sgd", "cd"),
+    "solver": (AUTO, SDCA, MINI_BATCH, CD),
     "penalty": ("l2", "l1", "elasticnet", None),
     "learning_rate": tuple(SCHEDULES),
     "method": (EXACT, *LOSSY),
@@ -57,3 +61,25 @@ def check_parameters(model: Any) -> None:
         if (value := getattr(model, name)) not in known:
             raise InputError(f"unknown {name} {value!r}; known are {', '.join(map(str, known))}")
     precision_of(model.precision, np.dtype(np.float32), "sum")
+
+
+def choose_solver(model: Any, loss: Loss) -> str:
+    """The solver that ``fit`` uses for a model with this loss; "auto" stands for one of the others.
+
+    Dual coordinate ascent is the fastest, but needs an L2 penalty and exact sums.
+    """
+    lossy = next(
+        (name for name in ("method", "precision") if getattr(model, name) not in (EXACT, None)), None
+    )
+    if model.solver == SDCA and lossy:
+        raise InputError(
+            f"solver {SDCA!r} needs exact sums, and {lossy} is {getattr(model, lossy)!r}: "
+            f"leave {lossy} out, or take solver {MINI_BATCH!r}"
+        )
+    if model.solver != AUTO:
+        return str(model.solver)
+    if lossy:
+        return MINI_BATCH
+    if model.penalty == "l2" and model.alpha > 0:
+        return SDCA
+    return CD if np.isfinite(loss.curvature) else MINI_BATCH

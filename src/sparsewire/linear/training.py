@@ -1,4 +1,4 @@
-"""Passes over the data, until the loss no longer falls."""
+"""Passes over the data, until the optimum is near enough or the loss no longer falls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import ROUND_UP, Context
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +15,16 @@ from sparsewire.communicator import Communicator
 from sparsewire.errors import InputError
 from sparsewire.linear.problem import Coefficients, Problem
 
-__all__ = ["Clock", "Progress", "Solver", "Stopping", "mean_loss", "over_ranks", "train"]
+__all__ = [
+    "Clock",
+    "Progress",
+    "Solver",
+    "Stopping",
+    "mean_loss",
+    "over_ranks",
+    "train",
+    "within_the_optimum",
+]
 
 ROWS_AT_A_TIME = 4096
 
@@ -28,6 +38,7 @@ class Progress:
     communicating: float  # the part of these seconds that communication took
     bytes_sent: int
     held_out_loss: float | None = None  # the loss of the rows for early stopping
+    gap: float | None = None  # how far above its minimum the objective is at most, as a share of the minimum
 
 
 class Solver(Protocol):
@@ -42,7 +53,11 @@ class Solver(Protocol):
 
 @dataclass(frozen=True)
 class Stopping:
-    """Stop after ``max_iter`` passes, or when ``n_iter_no_change`` in a row lowered the loss by < ``tol``."""
+    """Stop after ``max_iter`` passes, or earlier by ``tol``, unless it is None.
+
+    If the solver knows its gap, training stops when it is at most ``tol``.  Otherwise, and for held-out rows,
+    it stops when ``n_iter_no_change`` passes in a row lowered the loss by less than ``tol``.
+    """
 
     max_iter: int
     tol: float | None
@@ -66,12 +81,26 @@ def train(
         if held_out is not None:
             progress = replace(progress, held_out_loss=held_out())
         yield progress
+        if progress.gap is not None and held_out is None:
+            if stopping.tol is not None and progress.gap <= stopping.tol:
+                return
+            continue
         loss = progress.loss if progress.held_out_loss is None else progress.held_out_loss
         is_gain = stopping.tol is None or loss < best - stopping.tol
         without_gain = 0 if is_gain else without_gain + 1
         best = min(best, loss)
         if without_gain == stopping.n_iter_no_change:
             return
+
+
+def within_the_optimum(gap: float) -> str:
+    """A gap in words.  It is rounded up, so that the words are true.
+
+    >>> within_the_optimum(0.00213)
+    'within 0.22% of the optimum'
+    """
+    digits = Context(prec=2, rounding=ROUND_UP)
+    return f"within {digits.create_decimal(100 * gap):f}% of the optimum"
 
 
 def mean_loss(problem: Problem, coefficients: Coefficients, comm: Communicator | None) -> float:
@@ -102,8 +131,9 @@ class Clock:
         yield
         self._communicating += time.perf_counter() - start
 
-    def progress(self, loss: float) -> Progress:
-        return Progress(float(loss), time.perf_counter() - self._start, self._communicating, self.bytes_sent)
+    def progress(self, loss: float, gap: float | None = None) -> Progress:
+        seconds = time.perf_counter() - self._start
+        return Progress(float(loss), seconds, self._communicating, self.bytes_sent, gap=gap)
 
 
 def over_ranks(comm: Communicator | None, numbers: Sequence[float], op: str = "sum") -> list[float]:
