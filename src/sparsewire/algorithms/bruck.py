@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sparsewire.algorithms.bundles import Bundle
-from sparsewire.algorithms.patterns import alltoall, doublings
+from sparsewire.algorithms.patterns import allgather, doublings
 from sparsewire.cost import CostFigures, RoundCost
 from sparsewire.steps import Recv, Send, Steps
 from sparsewire.work import NOTHING, Work
@@ -59,7 +59,7 @@ def gather(
     """
     if is_faster(figures, size, nbytes):
         return bruck(rank, size, mine, bundle)
-    return alltoall(rank, size, [mine] * size, [bundle.expected_of(source) for source in range(size)])
+    return allgather(rank, size, mine, [bundle.expected_of(source) for source in range(size)])
 
 
 def is_faster(figures: CostFigures, size: int, nbytes: Callable[[int], int]) -> bool:

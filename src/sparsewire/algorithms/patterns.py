@@ -48,17 +48,12 @@ def doublings(size: int) -> Iterator[int]:
         distance *= 2
 
 
-def allgather(
-    rank: int, size: int, piece: SparseVector, expected: Sequence[Expectation]
-) -> Steps[list[SparseVector]]:
-    """Everybody's piece, in rank order, after one round in which each rank sends to all.
+def allgather(rank: int, size: int, part: T, expected: Sequence[Expectation]) -> Steps[list[T]]:
+    """Everybody's part, in rank order, after one round in which each rank sends to all.
 
-    ``expected[r]`` is what rank r sends.
-
-    Bruck's tree needs log2(size) messages, and each rank waits in every round for pieces to be forwarded.
-    That is faster for tiny pieces and slower for large ones, which are what this is used for.
+    ``expected[r]`` is what rank r sends.  With many ranks and small parts, ``bruck`` is faster.
     """
-    return alltoall(rank, size, [piece] * size, expected)
+    return alltoall(rank, size, [part] * size, expected)
 
 
 def alltoall(rank: int, size: int, shares: Sequence[T], expected: Sequence[Expectation]) -> Steps[list[T]]:
