@@ -51,7 +51,7 @@ METHODS: dict[str, Method] = {
     "ok_topk": Method(TopK, "ok_topk"),
     "gtopk": Method(TopK, "gtopk"),
     "spardl": Method(TopK, "spardl"),
-    "auto": Method(TopK, "auto_topk"),
+    "auto_topk": Method(TopK, "auto_topk"),
     "topk_allgather": Method(TopK, "allgather_sum"),
     "gaussiank": Method(GaussianK, "allgather_sum"),
     "randomk": Method(RandomK, "auto"),

@@ -291,8 +291,8 @@ def test_recursive_doubling_wins_on_small_data_as_sparcml_found(ranks):
 
 
 def test_what_a_message_costs_can_be_said():
-    options = simulate.SimulateOptions(ranks=8, size="64k", density="0.0005", algorithms="allgather_sum")
-    [[free], [charged]] = (
+    options = simulate.SimulateOptions(ranks=8, size="64k", density="0.05", algorithms="allgather_sum")
+    [[free], [charged]] = (  # vectors of this size are sent to all others, and not along a tree
         simulate.run(replace(options, overhead=overhead), lambda *_: None)[0].rows
         for overhead in ("0", "60us")
     )

@@ -36,7 +36,7 @@ def test_descriptors_may_come_and_go_but_not_stay():
 def test_a_short_soak_has_right_sums_and_flat_descriptors(tmp_path):
     """Memory needs minutes to be judged; a short soak only shows that it does not grow by much."""
     path = tmp_path / "soak.json"
-    words = ["--minutes", "0.2", "--ranks", "3", "--seed", "5", "--most-mb", "64", "--json", str(path)]
+    words = ["--minutes", "0.12", "--ranks", "3", "--seed", "5", "--most-mb", "64", "--json", str(path)]
     done = subprocess.run(
         [sys.executable, str(HERE), *words], capture_output=True, text=True, timeout=300, check=False
     )
@@ -49,7 +49,7 @@ def test_a_short_soak_has_right_sums_and_flat_descriptors(tmp_path):
 
 @pytest.mark.torch
 def test_a_figure_that_grows_ends_a_soak_with_1(tmp_path):
-    words = ["--minutes", "0.1", "--ranks", "2", "--most-mb", "-1000"]
+    words = ["--minutes", "0.06", "--ranks", "2", "--most-mb", "-1000"]
     done = subprocess.run(
         [sys.executable, str(HERE), *words], capture_output=True, text=True, timeout=300, check=False
     )
