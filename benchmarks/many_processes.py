@@ -71,7 +71,13 @@ def main(sizes):
     print(f"{'':18}{'recursive_doubling':^38}{'allgather_sum':^37}")
     print(" ranks   joining s" + "       sum ms  files      MiB     more" * 2, flush=True)
     for size in sizes:
-        run_job([__file__, "--rank"], size, on_line=lambda _, __, line: print(line.decode(), flush=True))
+        run_job([__file__, "--rank"], size, on_line=show)
+
+
+def show(rank, stream, line):
+    """Pass on the table, and not what ranks say to stderr while they wait for the others to start."""
+    if stream == "stdout":
+        print(line.decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def test_a_rank_that_joins_says_within_seconds_whom_it_waits_for():
         first, second = [(job.folder / f"outcome-{rank}.json.output").read_text() for rank in (0, 2)]
     assert {outcome["error"] for outcome in outcomes} == {"CollectiveTimeout"}
     assert re.search(r"rank 0 has waited \d s for rank 1, 3 to join", first)
-    assert "rank 2 has waited 0 s for other ranks to join; rank 0 says which" in second
+    assert re.search(r"rank 2 has waited \d+ s for other ranks to join; rank 0 says which", second)
 
 
 def test_a_rank_that_joins_says_that_rank_0_does_not_listen():
@@ -66,7 +66,7 @@ def test_a_rank_that_joins_says_that_rank_0_does_not_listen():
         job.start(1, program)
         job.wait()
         said = (job.folder / "outcome-1.json.output").read_text()
-    assert f"rank 1 has waited 0 s for rank 0 to listen at 127.0.0.1:{job.port}" in said
+    assert re.search(rf"rank 1 has waited \d+ s for rank 0 to listen at 127.0.0.1:{job.port}", said)
 
 
 def test_ranks_that_are_done_leave_in_any_order():

@@ -22,9 +22,7 @@ def main(rank, size):
 """
 
 
-@pytest.mark.parametrize(
-    ("length", "calls", "most_mb"), [(1_000_000, 60, 64 + 100), (2_000, 6_000, 64 + 16)]
-)
+@pytest.mark.parametrize(("length", "calls", "most_mb"), [(1_000_000, 60, 64 + 100), (2_000, 6_000, 64 + 16)])
 def test_memory_is_bounded_while_one_rank_is_slow(mpi, length, calls, most_mb):
     outcomes = mpi.run(f"LENGTH, CALLS = {length}, {calls}\n{PROGRAM}", 3, 300)
     results = [outcome["result"] for outcome in outcomes]
