@@ -122,8 +122,8 @@ class Abort:
     error: SparsewireError
     waiting: tuple[int, ...] = ()  # the ranks that its sender waits for, or of which it speaks
     waited: float | None = None  # seconds; the message is then an answer to a rank whose time is up
-    sent: tuple[int, ...] = ()  # in an answer: how many messages its sender has sent to each rank,
-    received: tuple[int, ...] = ()  # and received from it
+    sent: tuple[int, ...] = ()  # in an answer: how many messages its sender has sent to each rank
+    received: tuple[int, ...] = ()  # in an answer: how many messages its sender has received from each rank
 
     def to_json(self) -> bytes:
         known = next(c.__name__ for c in type(self.error).__mro__ if c.__name__ in errors.__all__)

@@ -423,7 +423,8 @@ class Engine:
         self, envelope: Envelope, abort: Abort, peers: Iterable[int], seconds: float = NOTIFY_S
     ) -> None:
         outgoing = self._post_abort(envelope, abort, peers)
-        outgoing = [message for message in outgoing if message.peer not in self._late]  # they take nothing
+        # A rank that did not answer takes no messages either, so nobody waits until it has this one.
+        outgoing = [message for message in outgoing if message.peer not in self._late]
         end = time.monotonic() + seconds
         with self._backlog.receiving_all():
             while (remaining := end - time.monotonic()) > 0:
